@@ -1,0 +1,85 @@
+"""Every exception of Posthouse, drawn once.
+
+    PosthouseError
+    ├── InvalidInput        bad input from outside; nothing was changed
+    │   └── ConfigError     our own setup: unknown key, wrong type, impossible value
+    ├── StoreError          infrastructure
+    │   ├── StoreUnavailable  try again; whether the command took effect is unknown
+    │   ├── StoreFull         no room on the disk; the command did not take effect
+    │   ├── StoreHeld         another process holds the store
+    │   ├── StoreCorrupt      bytes that are not what was written
+    │   ├── SchemaMismatch    written by a newer program: stop
+    │   └── EngineClosed      the engine is closed or has stopped
+    └── MissingExtra        an optional part is not installed
+
+Each class has a stable ``code``, used on the wire, in the journal and in the console.
+Expected refusals are values (see ``mailbox.outcome``), not exceptions.
+"""
+
+from __future__ import annotations
+
+
+class PosthouseError(Exception):
+    """The root: catching it catches all that Posthouse raises on purpose."""
+
+    code = "error"
+
+
+class InvalidInput(PosthouseError):
+    """Input that can never be right; nothing was changed."""
+
+    code = "invalid"
+
+
+class ConfigError(InvalidInput):
+    """A configuration that cannot be used, found at start."""
+
+    code = "config"
+
+
+class StoreError(PosthouseError):
+    """The store could not do what it was asked to."""
+
+    code = "store"
+
+
+class StoreUnavailable(StoreError):
+    """The store did not answer; whether the command took effect is unknown, so repeat it by id."""
+
+    code = "store_unavailable"
+
+
+class StoreFull(StoreError):
+    """No room on the disk. The command did not take effect; what was accepted before is safe."""
+
+    code = "store_full"
+
+
+class StoreHeld(StoreError):
+    """Another process has the store open for writing."""
+
+    code = "store_held"
+
+
+class StoreCorrupt(StoreError):
+    """Stored bytes are not those that were written."""
+
+    code = "store_corrupt"
+
+
+class SchemaMismatch(StoreError):
+    """The store was written by a newer program or is no store of ours."""
+
+    code = "schema_mismatch"
+
+
+class EngineClosed(StoreError):
+    """The engine is closed, or stopped after a failure that it must not survive."""
+
+    code = "engine_closed"
+
+
+class MissingExtra(PosthouseError):
+    """An optional part of the installation is not there."""
+
+    code = "missing_extra"

@@ -1,0 +1,46 @@
+"""Chunks: the events of one commit as one compact blob, chained by hash.
+
+In: events of one commit. Out: bytes for the store, and events again. It never touches a store.
+A chunk's data is zlib over lines; each line is one event as a compact JSON array in the order of
+``Event``'s fields. node, offset and commit are not stored: they follow from where the event stands.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Sequence
+
+import orjson
+
+from ..errors import StoreCorrupt
+from ..mailbox.event import Event
+from ..mailbox.store import Chunk
+
+GENESIS = bytes(32)
+"""What the first chunk of a node follows."""
+
+
+def encode(events: Sequence[Event]) -> bytes:
+    """One commit's events as a blob. Level 1: three times smaller at a few microseconds an event."""
+    return zlib.compress(b"\n".join(map(orjson.dumps, events)), 1)
+
+
+def decode(data: bytes) -> list[Event]:
+    """The events of a chunk's data; StoreCorrupt if the bytes are not what ``encode`` writes."""
+    try:
+        return [Event(*orjson.loads(line)) for line in zlib.decompress(data).split(b"\n")]
+    except (zlib.error, ValueError, TypeError) as error:
+        raise StoreCorrupt(f"a journal chunk cannot be read: {error}") from error
+
+
+def link(prev: bytes, first: int, last: int, data: bytes) -> bytes:
+    """The hash that binds a chunk to its place and to all before it."""
+    return hashlib.sha256(b"%b%d-%d\n%b" % (prev, first, last, data)).digest()
+
+
+def seal(prev: bytes, first: int, events: Sequence[Event]) -> Chunk:
+    """The chunk of a commit whose first event has this offset."""
+    data = encode(events)
+    last = first + len(events) - 1
+    return Chunk(first, last, prev, link(prev, first, last, data), data)

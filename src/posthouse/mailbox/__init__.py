@@ -1,0 +1,1 @@
+"""The pure core: messages, policies, commands, outcomes, events and rules."""

@@ -1,0 +1,201 @@
+"""The store port: what the engine asks of a store, in intentions, never in SQL.
+
+``apply`` takes a batch of commands and makes their changes and events durable in one transaction;
+when it returns, they are. It is called from one thread at a time. Read queries may be called from
+any thread and see only what is committed.
+
+How the commands behave, beyond their own docstrings; a store is right when it agrees with
+``stores.memory`` in rows, outcomes and journal:
+
+- Order among messages is by ``number``, one counter for the whole store; in a lane it is by ``seq``.
+- Post looks for a duplicate first (a known id whose memory has ended at ``at`` is forgotten then),
+  then asks ``rules.admit``. Refusals and duplicates write their event and take no number.
+- A lane can be leased when neither it nor its mailbox is paused and the walk along its messages in
+  lane (ready, leased, received; in order) takes at least one: in flight ones are passed over; it ends
+  when limit or window is reached (counting all in flight of the lane), or at one that is not due;
+  one whose limit has passed is finished on the way (``rules.passed``), counted as it would be by Sweep.
+- With a quiet period the first due message decides: a fixed batch is taken whole; one posted with
+  quiet=False alone; else the run of consecutive ready messages with its batch_key, posted quiet, in no
+  batch yet, due and not expired, once the lane was quiet (``rules.is_quiet`` from the head's posted_at
+  and that of the lane's last message in lane) or a later message in the lane was posted quiet=False.
+  The run's members get ``batch`` = the first id. A limit does not cut a batch. The ``leased`` events of
+  a batch of two or more carry its first id.
+- Lease by desk picks among mailboxes that have a lane to lease the least recently served one, in it the
+  least recently served lane (never served first, then by creation), and takes from that lane only;
+  served = the journal offset of its last ``leased`` event by such a lease. Lease by mailbox visits its
+  lanes in that order without changing it.
+- A lease counts no attempt. ``attempt`` in events is the number of the attempt under way (counted + 1)
+  on leased, received, and on what ends a lease; on other events, those counted so far.
+- Recall: when a leased or received message fails (retried, returned, died, parked), those of its lane
+  with a higher seq that are leased (not received) come back to ready, uncounted, unless they are of its
+  batch and token. Not when it is delivered, uncertain, cancelled or parked by an operator, nor on Release.
+- Release takes what the token holds in order of number. Received ones have failed (``unconfirmed``);
+  of the others, the first of each lane adds to its ``unreceived`` (``rules.left``).
+- Sweep: lost leases in order of (lease_ends_at, number), then expiry of ready and received messages, then
+  what is kept long enough: a parked or uncertain one is cancelled, a finished one becomes a bare memory
+  of its id, a memory past its time is forgotten. Order between lanes is the store's own.
+- Start ends every lease in order of number: as Release does where lease_s is None, else as lost. No recall.
+- A message that is set aside or finished leaves its lane; redriven and unparked, it returns to its place,
+  with attempts, unreceived, progress and batch cleared.
+- Together: an undone group leaves no event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from .command import Command, Filter
+from .event import Event
+from .message import Instant, Message, Ref, State
+from .outcome import Outcome
+from .policy import Policy
+
+
+class MessageView(NamedTuple):
+    """A message with its delivery state, as operators and tests see it. A bare memory has no body."""
+
+    message: Message
+    number: int
+    seq: int
+    state: State
+    posted_at: Instant
+    attempts: int
+    unreceived: int
+    life: int
+    due_at: Instant
+    expires_at: Instant | None
+    token: str | None
+    holder: str | None
+    lease_ends_at: Instant | None
+    progress: int
+    batch: str | None
+    reason: str | None
+    error: str | None
+    since: Instant | None
+    """When it finished or was set aside."""
+    memory: bool
+    """Only its id and outcome are remembered."""
+
+
+class LaneView(NamedTuple):
+    desk: str
+    mailbox: str
+    lane: str
+    last_seq: int
+    depth: int
+    in_flight: int
+    paused: str | None
+    oldest_at: Instant | None
+
+
+class MailboxView(NamedTuple):
+    desk: str
+    mailbox: str
+    counts: Mapping[State, int]
+    """Kept messages by state; states with none are absent."""
+    lanes: int
+    paused: str | None
+    oldest_at: Instant | None
+    """When its oldest message in lane was posted."""
+
+    @property
+    def depth(self) -> int:
+        """What counts towards capacity."""
+        c = self.counts
+        return c.get(State.READY, 0) + c.get(State.LEASED, 0) + c.get(State.RECEIVED, 0)
+
+
+class DeskView(NamedTuple):
+    desk: str
+    counts: Mapping[State, int]
+    mailboxes: int
+    oldest_at: Instant | None
+
+
+class Chunk(NamedTuple):
+    """The events of one commit as they were stored, chained by hash."""
+
+    first: int
+    last: int
+    prev: bytes
+    hash: bytes
+    data: bytes
+
+
+class Segment(NamedTuple):
+    """One exported (or planned) range of the journal; boundaries are committed before a file is written."""
+
+    first: int
+    last: int
+    prev: str
+    chain: str
+    """Hex; '' while only planned."""
+
+
+class Store(Protocol):
+    """Where messages live."""
+
+    node: str
+    policies: Mapping[str, Policy]
+    durable: bool
+    """False: what it holds is gone when the process ends, and it says so."""
+
+    def apply(self, commands: Sequence[Command]) -> list[Outcome]:
+        """Apply a batch in one transaction with its events; return when it is durable."""
+
+    def next_at(self, at: Instant) -> Instant | None:
+        """The earliest instant after ``at`` at which a wait or a lease ends."""
+
+    def desks(self) -> list[DeskView]:
+        """Every desk of the policies, and those that still hold messages."""
+
+    def mailboxes(
+        self, desk: str | None = None, contains: str = "", after: tuple[str, str] | None = None, limit: int = 50
+    ) -> list[MailboxView]:
+        """A page of mailboxes in order of (desk, name)."""
+
+    def mailbox(self, desk: str, name: str) -> MailboxView | None:
+        """One mailbox, if anything was ever posted to it."""
+
+    def lanes(self, desk: str, mailbox: str, after: str | None = None, limit: int = 50) -> list[LaneView]:
+        """A page of a mailbox's lanes in order of name."""
+
+    def lane(self, desk: str, mailbox: str, name: str) -> LaneView | None:
+        """One lane."""
+
+    def in_lane(self, desk: str, mailbox: str, lane: str, limit: int = 50) -> list[MessageView]:
+        """The messages that hold the lane, head first."""
+
+    def message(self, ref: Ref) -> MessageView | None:
+        """One message or what is remembered of it."""
+
+    def find(self, id: str, limit: int = 50) -> list[MessageView]:
+        """Messages with this id in any mailbox, by number."""
+
+    def messages(self, filter: Filter, after: int = 0, limit: int = 50) -> list[MessageView]:
+        """A page of kept messages by number; the filter's states, or all."""
+
+    def bodies(self, refs: Sequence[Ref]) -> list[bytes | None]:
+        """The bodies of these messages, None where there is none (any more)."""
+
+    def offset(self) -> int:
+        """The journal's last offset."""
+
+    def chunks(self, after: int = 0) -> Iterator[Chunk]:
+        """Journal chunks whose last offset is above ``after``, in order."""
+
+    def events(self, after: int = 0) -> Iterator[tuple[int, int, Event]]:
+        """(offset, commit, event) above ``after``, in order, as far as the store still has them."""
+
+    def segments(self) -> list[Segment]:
+        """Every exported segment and at most one planned, in order."""
+
+    def plan_segment(self, last: int) -> Segment:
+        """Commit the boundary of the next segment: from after the one before to ``last``, the end of a chunk."""
+
+    def finish_segment(self, segment: Segment) -> None:
+        """Record that the planned segment is on disk with its chain, and trim its chunks."""
+
+    def close(self) -> None:
+        """Let go of the store; what was applied stays."""
