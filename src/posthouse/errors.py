@@ -8,6 +8,7 @@
     │   ├── StoreFull         no room on the disk; the command did not take effect
     │   ├── StoreHeld         another process holds the store
     │   ├── StoreCorrupt      bytes that are not what was written
+    │   ├── StoreFailed       a write or sync failed; the process must stop
     │   ├── SchemaMismatch    written by a newer program: stop
     │   └── EngineClosed      the engine is closed or has stopped
     └── MissingExtra        an optional part is not installed
@@ -41,6 +42,8 @@ class StoreError(PosthouseError):
     """The store could not do what it was asked to."""
 
     code = "store"
+    fatal = False
+    """True: the store must not be written to any more; the engine stops."""
 
 
 class StoreUnavailable(StoreError):
@@ -65,6 +68,13 @@ class StoreCorrupt(StoreError):
     """Stored bytes are not those that were written."""
 
     code = "store_corrupt"
+
+
+class StoreFailed(StoreError):
+    """A write or sync failed. What the disk holds is unknown, so nothing is tried again: the process must stop."""
+
+    code = "store_failed"
+    fatal = True
 
 
 class SchemaMismatch(StoreError):

@@ -203,7 +203,12 @@ def policy_from(name: str, values: Mapping[str, Any], start: Policy | None = Non
         changes[field] = value
     if "retry" in changes:
         changes["retry"] = _retry_from(name, changes["retry"])
-    for field, kind in (("settle_by", SettleBy), ("on_expiry", OnExpiry), ("poison", Poison), ("lost_lease", LostLease)):
+    for field, kind in (
+        ("settle_by", SettleBy),
+        ("on_expiry", OnExpiry),
+        ("poison", Poison),
+        ("lost_lease", LostLease),
+    ):
         if field in changes and not isinstance(changes[field], kind):
             try:
                 changes[field] = kind(changes[field])

@@ -37,7 +37,48 @@ How the commands behave, beyond their own docstrings; a store is right when it a
 - Start ends every lease in order of number: as Release does where lease_s is None, else as lost. No recall.
 - A message that is set aside or finished leaves its lane; redriven and unparked, it returns to its place,
   with attempts, unreceived, progress and batch cleared.
-- Together: an undone group leaves no event.
+- Together: an undone group leaves no event, number or row.
+
+Where more than one reading was possible, this one holds:
+
+- A store takes its input as checked (the engine checks it). A command that names a desk without a policy
+  is Refused(UNKNOWN_DESK) and leaves no event; Sweep and Start leave the messages of such a desk alone.
+  ``Refused.detail`` is the engine's to fill in. A Note of an event that is not NOTABLE is NOT_ALLOWED.
+- ``due_at`` of a message is what its poster chose (0: none), then what the last retry, return or redrive
+  set; it is 0 whenever the message is not ready. In the walk "not due" is looked at before "expired". In a
+  lane the events of what expired on the way stand before those of what was leased. A lease by desk visits
+  one lane after another, in order, until one gives something; what expired in those before is finished too.
+- Of a fixed batch all ready members are taken, due or not, consecutive or not; expired ones are finished.
+  A run of one is a batch too (its members are fixed), but only two or more taken are told in ``detail``.
+- ``next_at`` looks at due_at of ready messages, lease_ends_at of those in flight, and, where the desk has
+  a quiet period and nothing of the lane is in flight, at ``rules.quiet_until`` of its first and last. It may
+  name an instant at which nothing can be leased, never miss one.
+- Attempts: what is settled in flight (all verdicts but received and return), lost, or received and left
+  counts one; an uncertain message was counted when it became so. Expiry, operators, recall, release and
+  ``unreceived`` count none, though the event of a lease that ends carries the number under way.
+- Received again: Settled, no event. Received sets ``unreceived`` to 0 (holders are counted in a row).
+- ``reason`` and ``error`` of a message are those of its last failed attempt (retried, returned, died,
+  uncertain, lost, unconfirmed: error None where there is none). What ends it otherwise (expired, deadline,
+  cancelled, parked, unreceived) sets the reason and keeps the error; delivered, released, recalled and a
+  new life keep both. ``progress`` stays from lease to lease.
+- Renew with a ref that the token does not hold renews nothing.
+- ``Settled.due_at`` and the event's are ``at`` where the message is due at once. ``live`` is for delivered,
+  by token or by id, while that first lease holds it. ``Duplicate.finished_at`` is None until it is finished.
+- Finished where nothing is kept (history_s or aside_s 0), a message becomes a bare memory at once. A memory
+  keeps number, ref, lane, kind, seq, state, posted_at, attempts, life, reason, error and since; the rest of
+  its view is empty. It is in no count; ``message`` and ``find`` show it, ``messages`` does not, operators'
+  commands act on it no more (Cancel and Park: FINISHED). Only Post and Sweep forget.
+- Sweep looks at each kind in order of (the instant it became due, number); state is judged when it is its
+  turn, so a recalled message has no lease to lose. Its limit holds for each of five kinds: lost, expired
+  (deadlines too), set aside too long, kept long enough, known long enough; ``forgotten`` is the sum of the
+  last three. A received message that dies at its deadline recalls its followers.
+- In Start "the first of each lane" is over all leases together.
+- Redrive, Unpark and Purge look at kept messages by number; the limit counts those changed, not those
+  skipped. With a rate the n-th is due n / rate_per_s after ``at``, from 0. Unpark too begins a new life.
+- A mailbox or lane that is paused comes into being, if it was not there. What is paused already stays as
+  it is, without an event, also when poison would block it. An uncertain message can be parked.
+- The oldest message is that with the lowest number. ``contains`` heeds case. A segment that is planned
+  already is the answer of plan_segment; finishing one twice does nothing.
 """
 
 from __future__ import annotations
@@ -156,7 +197,7 @@ class Store(Protocol):
         """A page of mailboxes in order of (desk, name)."""
 
     def mailbox(self, desk: str, name: str) -> MailboxView | None:
-        """One mailbox, if anything was ever posted to it."""
+        """One mailbox, if anything was ever posted to it or it was paused."""
 
     def lanes(self, desk: str, mailbox: str, after: str | None = None, limit: int = 50) -> list[LaneView]:
         """A page of a mailbox's lanes in order of name."""

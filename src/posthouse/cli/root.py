@@ -1,0 +1,233 @@
+"""The root of the command line: its groups, loaded when they are used, and what becomes of errors."""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from ..errors import PosthouseError
+from .session import REFUSED, USAGE, Failure, Session, end, failure_of, parse_set
+
+BUG = 70
+"""The exit code of what nobody foresaw (EX_SOFTWARE)."""
+INTERRUPTED = 130
+
+_HOMES: dict[str, str] = {
+    "up": "up",
+    "mailbox": "mailbox",
+    "lane": "lane",
+    "message": "message",
+    "dead": "dead",
+    "journal": "journal",
+    "snapshot": "snapshot",
+    "doctor": "doctor",
+    "config": "config",
+    "completion": "completion",
+}
+"""Each command and the module that holds it."""
+
+
+def _session(context: click.Context) -> Session:
+    return context.find_root().ensure_object(Session)
+
+
+def _take_file(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        _session(context).file = value
+
+
+def _take_store(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        _session(context).set("store.path", value, "--store")
+
+
+def _take_sets(context: click.Context, parameter: click.Parameter, value: Sequence[str]) -> None:
+    for text in value:
+        name, setting = parse_set(text)
+        _session(context).set(name, setting, "--set")
+
+
+def _take_json(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if value:
+        _session(context).json = True
+
+
+def _take_debug(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if value:
+        _session(context).debug = True
+
+
+def common_options() -> list[click.Option]:
+    """The options of every command; they may stand before or behind its name."""
+    return [
+        click.Option(
+            ["--config"],
+            metavar="FILE",
+            help="The configuration file [default: posthouse.toml, if there is one].",
+            expose_value=False,
+            callback=_take_file,
+        ),
+        click.Option(
+            ["--store"],
+            metavar="FILE",
+            help="The store's database file; short for --set store.path=FILE.",
+            expose_value=False,
+            callback=_take_store,
+        ),
+        click.Option(
+            ["--set"],
+            metavar="NAME=VALUE",
+            multiple=True,
+            help="Set anything that the configuration file can set; may be repeated.",
+            expose_value=False,
+            callback=_take_sets,
+        ),
+        click.Option(
+            ["--json"],
+            is_flag=True,
+            help="Print one JSON document and nothing else; errors are JSON on stderr.",
+            expose_value=False,
+            # Before --version, which obeys it.
+            is_eager=True,
+            callback=_take_json,
+        ),
+        click.Option(
+            ["--debug"],
+            is_flag=True,
+            help="Show where an unexpected error came from.",
+            expose_value=False,
+            callback=_take_debug,
+        ),
+    ]
+
+
+class Command(click.Command):
+    """A command with the common options behind its own."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.params += common_options()
+
+
+class Group(click.Group):
+    """A group whose commands have the common options."""
+
+    command_class = Command
+
+
+class Root(click.Group):
+    """Finds commands in their modules, and turns every error into one line and an exit code."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """In the order of the table, which is that of importance."""
+        return list(_HOMES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Load the module of a command when it is asked for."""
+        home = _HOMES.get(cmd_name)
+        if home is None:
+            return None
+        command = getattr(importlib.import_module(f".{home}", __package__), home)
+        assert isinstance(command, click.Command)
+        return command
+
+    def main(  # type: ignore[override]
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = "posthouse",
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run; exits with the code that ``session`` lists."""
+        words = list(sys.argv[1:] if args is None else args)
+        as_json = "--json" in words
+        try:
+            code = super().main(words, "posthouse", "_POSTHOUSE_COMPLETE", standalone_mode=False, **extra)
+            _flush()
+            sys.exit(code if isinstance(code, int) else 0)
+        except Failure as failure:
+            end(failure, as_json)
+        except PosthouseError as error:
+            end(failure_of(error), as_json)
+        except click.UsageError as error:
+            where = f" (see {error.ctx.command_path} --help)" if error.ctx else ""
+            end(Failure("usage", error.format_message() + where, USAGE), as_json)
+        except click.ClickException as error:
+            end(Failure("usage", error.format_message(), USAGE), as_json)
+        except (click.Abort, KeyboardInterrupt):
+            end(Failure("interrupted", "interrupted", INTERRUPTED), as_json)
+        except BrokenPipeError:
+            _leave_quietly()
+        except OSError as error:
+            if error.errno == errno.EPIPE:
+                _leave_quietly()
+            where = f": {error.filename}" if error.filename else ""
+            end(Failure("system", f"{error.strerror or error}{where}", REFUSED), as_json)
+        except Exception as error:
+            if "--debug" in words:
+                raise
+            line = f"a mistake in Posthouse ({type(error).__name__}: {error}); --debug shows where"
+            end(Failure("internal", line, BUG), as_json)
+
+
+def _flush() -> None:
+    sys.stdout.flush()
+
+
+def _leave_quietly() -> None:
+    """The reader of our output left, as ``head`` does."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(0)
+
+
+def _print_version(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if not value or context.resilient_parsing:
+        return
+    if _session(context).json:
+        _session(context).emit({"version": version()})
+    else:
+        click.echo(f"posthouse {version()}")
+    context.exit()
+
+
+def version() -> str:
+    """The installed version."""
+    from importlib.metadata import PackageNotFoundError
+    from importlib.metadata import version as installed
+
+    try:
+        return installed("posthouse")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+@click.group(
+    cls=Root,
+    params=[
+        *common_options(),
+        click.Option(
+            ["--version"],
+            is_flag=True,
+            help="Print the version.",
+            expose_value=False,
+            callback=_print_version,
+        ),
+    ],
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.pass_context
+def main(context: click.Context) -> None:
+    """Durable messaging for when the other side is away.
+
+    The commands do the same whether a server (`posthouse up`) holds the store or none does.
+
+    Exit codes: 0 done, 1 refused or not found, 2 usage or configuration, 3 store, 4 a check found something.
+    """
+    context.ensure_object(Session)

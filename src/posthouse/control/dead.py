@@ -1,0 +1,192 @@
+"""Operations on dead letters: grouped by like errors, shown, given a new life, purged."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import InvalidInput
+from ..mailbox import command as cm
+from ..mailbox import outcome as oc
+from ..mailbox.message import SET_ASIDE, State
+from ..mailbox.rules import normalise_error
+from ..mailbox.store import MessageView
+from . import message, selection, view
+from .mailbox import DRY_RUN_MAX, purge_all
+from .operation import PAGE_MAX, Answer, Context, Json, Refused, operation
+
+DEAD = frozenset({State.DEAD})
+REDRIVE_STEP = 500
+RATED_MAX = 10_000
+"""With a rate all due times follow from one instant, so it is one command: this many at a time."""
+SCAN_MAX = 200_000
+"""Dead letters that are looked at in order to group them."""
+_SHOWABLE = frozenset({State.DEAD, State.EXPIRED, State.CANCELLED}) | SET_ASIDE
+
+
+class _Group:
+    """Dead letters of one desk that died of the same."""
+
+    def __init__(self, first: MessageView) -> None:
+        self.count = 0
+        self.mailboxes: set[str] = set()
+        self.example = first
+        self.first = self.last = _when(first)
+
+    def add(self, found: MessageView) -> None:
+        self.count += 1
+        self.mailboxes.add(found.message.mailbox)
+        self.first = min(self.first, _when(found))
+        self.last = max(self.last, _when(found))
+
+
+def _when(found: MessageView) -> int:
+    return found.since if found.since is not None else found.posted_at
+
+
+@operation("dead.ls")
+def ls(context: Context, *, where: dict[str, Any] | None = None, limit: int = 50) -> Answer:
+    """Dead letters grouped by desk, reason and normalised error, the largest group first."""
+    selected = selection.filters(context, where or {}, DEAD)
+    if isinstance(selected, Refused):
+        return selected
+    groups: dict[tuple[str, str, str], _Group] = {}
+    seen = 0
+    for found in _each(context, selected):
+        seen += 1
+        key = (found.message.desk, found.reason or "", normalise_error(found.error))
+        groups.setdefault(key, _Group(found)).add(found)
+        if seen % PAGE_MAX == 0:
+            context.report(seen, None, "reading")
+        if seen == SCAN_MAX:
+            break
+    ordered = sorted(groups.items(), key=lambda item: (-item[1].count, item[0]))
+    rows: list[Json] = [
+        {
+            "desk": desk,
+            "reason": reason or None,
+            "error": error,
+            "count": group.count,
+            "mailboxes": len(group.mailboxes),
+            "first_at": view.instant(group.first),
+            "last_at": view.instant(group.last),
+            "example": group.example.message.id,
+        }
+        for (desk, reason, error), group in ordered[:limit]
+    ]
+    return {"groups": rows, "messages": seen, "more": seen == SCAN_MAX or len(ordered) > limit}
+
+
+@operation("dead.messages")
+def messages(
+    context: Context, *, where: dict[str, Any] | None = None, after: int = 0, limit: int = 50
+) -> Answer:
+    """Dead letters one by one, as they were posted; ``next`` is the ``after`` of the page behind it."""
+    selected = selection.filters(context, where or {}, DEAD)
+    if isinstance(selected, Refused):
+        return selected
+    limit = min(limit, PAGE_MAX)
+    found: list[MessageView] = []
+    for filter in selected:
+        found += context.store.messages(filter, after, limit + 1)
+    found.sort(key=lambda v: v.number)
+    page = found[:limit]
+    return {
+        "messages": [view.message(v) for v in page],
+        "next": page[-1].number if len(found) > limit else None,
+    }
+
+
+@operation("dead.show")
+def show(
+    context: Context,
+    *,
+    id: str,
+    desk: str | None = None,
+    mailbox: str | None = None,
+    sender: str | None = None,
+    body_bytes_max: int = message.BODY_BYTES_MAX,
+) -> Answer:
+    """One dead letter with its body, and the group of errors it belongs to."""
+    found = selection.message(context, id, desk, mailbox, sender)
+    if isinstance(found, Refused):
+        return found
+    if found.state not in _SHOWABLE:
+        return Refused("not_dead", f"message {id!r} is {found.state}, not dead")
+    return {**message.whole(context, found, body_bytes_max), "error_group": normalise_error(found.error)}
+
+
+@operation("dead.redrive")
+def redrive(
+    context: Context,
+    *,
+    where: dict[str, Any] | None = None,
+    limit: int = 10**9,
+    rate_per_s: float | None = None,
+    dry_run: bool = False,
+) -> Answer:
+    """Give dead letters a new life in their old order; with a rate, that many fall due each second."""
+    selected = selection.filters(context, where or {}, DEAD)
+    if isinstance(selected, Refused):
+        return selected
+    if rate_per_s is not None and not 0 < rate_per_s <= 1e6:
+        raise InvalidInput(f"rate_per_s must be more than 0 and at most 1000000: {rate_per_s}")
+    for filter in selected:
+        if not filter.states <= cm.REDRIVABLE:
+            allowed = ", ".join(state for state in State if state in cm.REDRIVABLE)
+            raise InvalidInput(f"only {allowed} messages can be redriven")
+    total = _count(context, selected, where or {})
+    ids: list[str] = []
+    done = skipped = 0
+    more = False
+    for filter in selected:
+        while (room := limit - done) > 0:
+            most = DRY_RUN_MAX if dry_run else RATED_MAX if rate_per_s else REDRIVE_STEP
+            step = min(room, most)
+            outcome = context.apply(cm.Redrive(filter, step, rate_per_s, dry_run, context.by))
+            assert isinstance(outcome, oc.Redriven)
+            done += len(outcome.refs)
+            ids += [ref.id for ref in outcome.refs[: 100 - len(ids)]]
+            context.report(done, None if total is None else min(total, limit), "redriving")
+            if dry_run or rate_per_s or len(outcome.refs) < step:
+                skipped += outcome.skipped
+                more = more or (step == most and len(outcome.refs) == step)
+                break
+    return {"redriven": done, "skipped": skipped, "dry_run": dry_run, "more": more, "ids": ids}
+
+
+@operation("dead.purge")
+def purge(
+    context: Context, *, where: dict[str, Any] | None = None, limit: int = 10**9, dry_run: bool = False
+) -> Answer:
+    """Remove dead letters from sight; their ids are still remembered."""
+    selected = selection.filters(context, where or {}, DEAD)
+    if isinstance(selected, Refused):
+        return selected
+    for filter in selected:
+        if not filter.states <= _SHOWABLE:
+            raise InvalidInput(
+                f"only {', '.join(s for s in State if s in _SHOWABLE)} messages can be purged here"
+            )
+    return purge_all(context, selected, limit, dry_run, _count(context, selected, where or {}))
+
+
+def _each(context: Context, selected: list[cm.Filter]) -> Any:
+    """Every selected message, page by page."""
+    for filter in selected:
+        after = 0
+        while page := context.store.messages(filter, after, PAGE_MAX):
+            yield from page
+            after = page[-1].number
+
+
+def _count(context: Context, selected: list[cm.Filter], where: dict[str, Any]) -> int | None:
+    """How many there are, where the counts that the store keeps can tell: for a progress bar."""
+    if {key for key, value in where.items() if value is not None} - {"desk", "states"}:
+        return None
+    desks = {filter.desk: filter.states for filter in selected}
+    return sum(
+        count
+        for view in context.store.desks()
+        for state, count in view.counts.items()
+        if state in desks.get(view.desk, ())
+    )

@@ -1,0 +1,325 @@
+"""What is valid input for commands: asked once, in the caller's own thread, before the engine takes them.
+
+In: a command and the policies in force. Out: nothing, or InvalidInput with the first thing that is wrong.
+It looks at the command alone; what depends on stored messages is the store's to answer with an outcome.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..errors import InvalidInput
+from . import event as ev
+from .command import (
+    Cancel,
+    Command,
+    Filter,
+    Lease,
+    Note,
+    Park,
+    Pause,
+    Post,
+    Purge,
+    Redrive,
+    Release,
+    Renew,
+    Resume,
+    Settle,
+    Shift,
+    Start,
+    Sweep,
+    Together,
+    Unpark,
+    Verdict,
+)
+from .message import INSTANT_MAX, Ref, State, check_instant, check_message, check_name
+from .policy import Policy
+
+LIMIT_MAX = 100_000
+ERROR_CHARS_MAX = 65_536
+DETAIL_BYTES_MAX = 16_384
+TOGETHER_MAX = 1_000
+"""Commands in one all-or-nothing group: it is one step of a commit and cannot be cut."""
+COUNT_MAX = 2**63 - 1
+
+Policies = Mapping[str, Policy]
+
+_SETTLE_REASONS: Mapping[Verdict, tuple[str, ...]] = {
+    Verdict.RECEIVED: ev.REASONS.get(ev.RECEIVED, ()),
+    Verdict.DELIVERED: ev.REASONS.get(ev.DELIVERED, ()),
+    Verdict.RETRY: ev.REASONS[ev.RETRIED],
+    Verdict.RETURN: ev.REASONS[ev.RELEASED],
+    Verdict.DEAD: ev.REASONS[ev.DIED],
+    Verdict.REJECTED: ev.REASONS[ev.DIED],
+    Verdict.UNCERTAIN: ev.REASONS[ev.UNCERTAIN],
+}
+
+
+def check_command(command: Command, policies: Policies) -> None:
+    """Raise InvalidInput with the first thing that is wrong; a command that passes can be applied."""
+    # Posts come first and alone, since a busy engine checks tens of thousands of them a second.
+    if type(command) is Post:
+        message, quiet, exempt, reason, _ = command
+        check_message(message)
+        if message[0] not in policies:
+            raise _unknown_desk(message[0], policies)
+        _check_flag("quiet", quiet)
+        _check_flag("exempt", exempt)
+        if reason is not None:
+            _check_reason(reason, ev.REASONS[ev.POSTED])
+        return
+    check = _CHECKS.get(type(command))
+    if check is None:
+        raise InvalidInput(f"expected a command, not {type(command).__name__}")
+    check(command, policies)
+
+
+def _check_lease(c: Lease, policies: Policies) -> None:
+    _check_desk(c.desk, policies)
+    if c.mailbox is not None:
+        check_name("mailbox", c.mailbox)
+    check_name("token", c.token)
+    _check_holder(c.holder)
+    _check_limit(c.limit)
+    _check_flag("bodies", c.bodies)
+
+
+def _check_renew(c: Renew, policies: Policies) -> None:
+    _check_desk(c.desk, policies)
+    check_name("token", c.token)
+    if c.ref is not None:
+        _check_ref(c.ref, policies)
+        if c.ref.desk != c.desk:
+            raise InvalidInput(f"the message is of desk {c.ref.desk!r}, the lease of {c.desk!r}")
+    if c.progress is not None:
+        if c.ref is None:
+            raise InvalidInput("progress is of one message: say which (ref)")
+        _check_count("progress", c.progress)
+
+
+def _check_settle(c: Settle, policies: Policies) -> None:
+    _check_ref(c.ref, policies)
+    if c.token is not None:
+        check_name("token", c.token)
+    if type(c.verdict) is not Verdict:
+        raise InvalidInput(f"verdict must be a Verdict, not {c.verdict!r}")
+    if c.due_at is not None:
+        check_instant("due_at", c.due_at)
+    if c.reason is not None:
+        _check_reason(c.reason, _SETTLE_REASONS[c.verdict])
+    _check_error(c.error)
+    _check_holder(c.holder)
+
+
+def _check_release(c: Release, policies: Policies) -> None:
+    _check_desk(c.desk, policies)
+    check_name("token", c.token)
+    if c.reason is not None:
+        _check_reason(c.reason, ev.REASONS[ev.RELEASED])
+
+
+def _check_sweep(c: Sweep, policies: Policies) -> None:
+    _check_limit(c.limit)
+
+
+def _check_note(c: Note, policies: Policies) -> None:
+    if c.event not in ev.NOTABLE:
+        raise InvalidInput(f"event must be one of {', '.join(sorted(ev.NOTABLE))}: {c.event!r}")
+    # Not asked of the policies: an unknown desk is among the things that are refused and noted.
+    check_name("desk", c.desk)
+    for field in ("mailbox", "message_id", "kind", "sender"):
+        check_name(field, getattr(c, field), empty=True)
+    _check_holder(c.holder)
+    if c.reason is not None:
+        _check_reason(c.reason, ev.REASONS.get(c.event, ()))
+    _check_error(c.error)
+    _check_count("size_bytes", c.size_bytes)
+    if c.detail is not None:
+        _check_detail("detail", c.detail)
+
+
+def _check_start(c: Start, policies: Policies) -> None:
+    if not isinstance(c.policies, Mapping):
+        raise InvalidInput(f"policies must be a mapping, not {type(c.policies).__name__}")
+    for name, policy in c.policies.items():
+        _check_policy(name, policy)
+    if c.restored_from is not None:
+        _check_detail("restored_from", c.restored_from)
+
+
+def _check_policy(name: object, policy: object) -> None:
+    if not isinstance(policy, Policy) or policy.name != name:
+        raise InvalidInput(f"policies must map each name to its policy: {name!r}")
+
+
+def _check_shift(c: Shift, policies: Policies) -> None:
+    _check_count("by_us", c.by_us, least=-INSTANT_MAX, most=INSTANT_MAX)
+
+
+def _check_redrive(c: Redrive, policies: Policies) -> None:
+    _check_selection(c, policies)
+    if c.rate_per_s is not None:
+        _check_rate(c.rate_per_s)
+
+
+def _check_cancel(c: Cancel, policies: Policies) -> None:
+    _check_ref(c.ref, policies)
+    _check_holder(c.holder)
+    if c.reason is not None:
+        _check_reason(c.reason, ev.REASONS[ev.CANCELLED])
+
+
+def _check_park(c: Park, policies: Policies) -> None:
+    _check_ref(c.ref, policies)
+    _check_holder(c.holder)
+    if c.reason is not None:
+        _check_reason(c.reason, ev.REASONS[ev.PARKED])
+
+
+def _check_selection(c: Redrive | Unpark | Purge, policies: Policies) -> None:
+    _check_filter(c.filter, policies)
+    _check_limit(c.limit)
+    _check_flag("dry_run", c.dry_run)
+    _check_holder(c.holder)
+
+
+def _check_pause(c: Pause, policies: Policies) -> None:
+    _check_switch(c, policies)
+    _check_reason(c.reason, ev.REASONS[ev.PAUSED])
+
+
+def _check_switch(c: Pause | Resume, policies: Policies) -> None:
+    _check_desk(c.desk, policies)
+    check_name("mailbox", c.mailbox)
+    if c.lane is not None:
+        check_name("lane", c.lane, empty=True)
+    _check_holder(c.holder)
+
+
+def _check_together(c: Together, policies: Policies) -> None:
+    if type(c.commands) is not tuple:
+        raise InvalidInput(f"the commands of a Together must be a tuple, not {type(c.commands).__name__}")
+    if len(c.commands) > TOGETHER_MAX:
+        raise InvalidInput(f"a Together of {len(c.commands)} commands; at most {TOGETHER_MAX} are allowed")
+    for inner in c.commands:
+        if type(inner) is Together:
+            raise InvalidInput("a Together cannot hold another one")
+        check_command(inner, policies)
+
+
+# Keyed by exact type, so each entry is called with the command that it is written for.
+_CHECKS: dict[type, Callable[[Any, Policies], None]] = {
+    Lease: _check_lease,
+    Renew: _check_renew,
+    Settle: _check_settle,
+    Release: _check_release,
+    Sweep: _check_sweep,
+    Note: _check_note,
+    Start: _check_start,
+    Shift: _check_shift,
+    Redrive: _check_redrive,
+    Cancel: _check_cancel,
+    Park: _check_park,
+    Unpark: _check_selection,
+    Pause: _check_pause,
+    Resume: _check_switch,
+    Purge: _check_selection,
+    Together: _check_together,
+}
+
+
+def _unknown_desk(desk: object, policies: Policies) -> InvalidInput:
+    return InvalidInput(f"unknown desk {desk!r}; known: {', '.join(sorted(policies)) or 'none'}")
+
+
+def _check_desk(desk: object, policies: Policies) -> None:
+    check_name("desk", desk)
+    if desk not in policies:
+        raise _unknown_desk(desk, policies)
+
+
+def _check_ref(ref: object, policies: Policies) -> None:
+    if type(ref) is not Ref:
+        raise InvalidInput(f"ref must be a Ref, not {type(ref).__name__}")
+    _check_desk(ref.desk, policies)
+    check_name("mailbox", ref.mailbox)
+    check_name("sender", ref.sender, empty=True)
+    check_name("id", ref.id)
+
+
+def _check_filter(filter: object, policies: Policies) -> None:
+    if type(filter) is not Filter:
+        raise InvalidInput(f"filter must be a Filter, not {type(filter).__name__}")
+    _check_desk(filter.desk, policies)
+    for field in ("mailbox", "lane", "kind", "sender", "id", "reason"):
+        value = getattr(filter, field)
+        if value is not None:
+            check_name(field, value, empty=field in ("lane", "kind", "sender"))
+    _check_error(filter.error)
+    if filter.since is not None:
+        check_instant("since", filter.since)
+    if filter.until is not None:
+        check_instant("until", filter.until)
+    states: object = filter.states
+    if not isinstance(states, frozenset) or not all(isinstance(s, State) for s in states):
+        raise InvalidInput("states must be a frozenset of State")
+
+
+def _check_reason(reason: object, allowed: tuple[str, ...]) -> None:
+    if reason not in allowed:
+        raise InvalidInput(f"reason must be {' or '.join(allowed) or 'left out'}: {str(reason)[:40]!r}")
+
+
+def _check_holder(holder: object) -> None:
+    if holder is not None:
+        check_name("holder", holder)
+
+
+def _check_flag(field: str, value: object) -> None:
+    if type(value) is not bool:
+        raise InvalidInput(f"{field} must be True or False, not {type(value).__name__}")
+
+
+def _check_limit(limit: object) -> None:
+    _check_count("limit", limit, least=1, most=LIMIT_MAX)
+
+
+def _check_count(field: str, value: object, *, least: int = 0, most: int = COUNT_MAX) -> None:
+    if type(value) is not int:
+        raise InvalidInput(f"{field} must be a whole number, not {type(value).__name__}")
+    if not least <= value <= most:
+        raise InvalidInput(f"{field} must be between {least} and {most}")
+
+
+def _check_rate(rate: object) -> None:
+    if isinstance(rate, bool) or not isinstance(rate, int | float):
+        raise InvalidInput(f"rate_per_s must be a number, not {type(rate).__name__}")
+    # Written so that NaN fails too.
+    if not 1e-6 <= rate <= 1e6:
+        raise InvalidInput(f"rate_per_s must be between 0.000001 and 1,000,000: {rate!r}")
+
+
+def _check_error(error: object) -> None:
+    if error is None:
+        return
+    if type(error) is not str:
+        raise InvalidInput(f"error must be a string, not {type(error).__name__}")
+    if len(error) > ERROR_CHARS_MAX:
+        raise InvalidInput(f"error is {len(error)} characters long; at most {ERROR_CHARS_MAX} are allowed")
+    try:
+        error.encode()
+    except UnicodeEncodeError:
+        raise InvalidInput("error holds a lone surrogate, which is not text") from None
+
+
+def _check_detail(field: str, detail: object) -> None:
+    if not isinstance(detail, Mapping):
+        raise InvalidInput(f"{field} must be a mapping, not {type(detail).__name__}")
+    try:
+        size_bytes = len(json.dumps(dict(detail), allow_nan=False, ensure_ascii=False).encode())
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidInput(f"{field} is not JSON: {error}") from None
+    if size_bytes > DETAIL_BYTES_MAX:
+        raise InvalidInput(f"{field} takes {size_bytes} bytes; at most {DETAIL_BYTES_MAX} are allowed")

@@ -1,0 +1,399 @@
+"""Writing the working set: what changed in a batch, its events, and a slice of the lagging indexes.
+
+In: the working set after the batch's commands. Out: a few bulk statements inside the open transaction,
+and after the commit a tidied working set. Rows go in as JSON, bodies as one blob, so that each table
+costs one statement whatever the size of the batch.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from ...journal import chunk as chunks
+from ...mailbox import rules
+from ...mailbox.message import FINISHED, State
+from .records import CODES, LEASED, READY, RECEIVED, Entry, Lane
+from .working import WorkingSet
+
+LAG_ENTRIES = 16_384
+"""How many messages an index may lack before a run over it begins."""
+LAG_DELETES = 4_096
+SLICE_ENTRIES = 64
+"""How many index entries are written with one commit at least."""
+COLD_NUMBERS = 8_192
+"""Rows older than this many posts are deleted in bulk, younger ones at once: their pages are at hand."""
+BOXES_MAX = 20_000
+"""Mailboxes kept in memory."""
+BODIES_BYTES_MAX = 16 << 20
+"""Bodies kept in memory, so that leasing what came lately need not read."""
+
+
+def _json(value: object) -> str:
+    return orjson.dumps(value).decode()
+
+
+def _columns(count: int) -> str:
+    return ", ".join(f"value->>{i}" for i in range(count))
+
+
+_INSERT_MESSAGE = f"INSERT INTO message SELECT {_columns(22)}, substr(?2, value->>22, value->>20) FROM json_each(?1)"
+_INSERT_MEMORY = f"INSERT OR REPLACE INTO memory SELECT {_columns(14)} FROM json_each(?)"
+_INSERT_LEASE = f"INSERT OR REPLACE INTO lease SELECT {_columns(9)} FROM json_each(?)"
+_INSERT_LANE = f"INSERT OR REPLACE INTO lane_state SELECT {_columns(7)} FROM json_each(?)"
+_INSERT_BOX = f"INSERT OR REPLACE INTO mailbox_state SELECT {_columns(5)} FROM json_each(?)"
+_UPDATE_MESSAGE = (
+    "UPDATE message SET state = v->>1, attempts = v->>2, unreceived = v->>3, life = v->>4, due_at = v->>5,"
+    " expires_at = v->>6, since = v->>7, keep_until = v->>8, batch = v->>9, note = v->>10"
+    " FROM (SELECT value AS v FROM json_each(?)) WHERE number = v->>0"
+)
+
+
+def flush(work: WorkingSet) -> None:
+    """Write all that changed; the caller commits."""
+    _flush_places(work)
+    posts = _flush_entries(work)
+    _flush_indexes(work, posts)
+    if work.events:
+        sealed = chunks.seal(work.chain, work.next_offset, work.events)
+        work.db.execute("INSERT INTO chunk VALUES (?, ?, ?, ?, ?)", sealed)
+        work.next_offset, work.chain = sealed.last + 1, sealed.hash
+    work.db.execute(
+        "UPDATE head SET last_number = ?, watermark = ?, last_at = ?",
+        (work.next_number - 1, work.watermark, work.last_at),
+    )
+
+
+def is_idle(work: WorkingSet) -> bool:
+    """Whether a batch changed nothing and wrote no event."""
+    return not (
+        work.events
+        or work.dirty
+        or work.dirty_lanes
+        or work.dirty_boxes
+        or work.dropped_rows
+        or work.dropped_memories
+        or work.dropped_known
+    )
+
+
+def _flush_places(work: WorkingSet) -> None:
+    db = work.db
+    boxes = work.dirty_boxes.values()
+    lanes = work.dirty_lanes.values()
+    new_boxes = [(box.id, box.desk.id, box.name) for box in boxes if box.new]
+    if new_boxes:
+        db.execute(f"INSERT INTO mailbox SELECT {_columns(3)} FROM json_each(?)", (_json(new_boxes),))
+    new_lanes = [(lane.id, lane.box.id, lane.name) for lane in lanes if lane.new]
+    if new_lanes:
+        db.execute(f"INSERT INTO lane SELECT {_columns(3)} FROM json_each(?)", (_json(new_lanes),))
+    # A mailbox with one lane that nobody paused or served has no row: its lane's says it all.
+    moved = [
+        (box.id, box.lane_count, box.paused, box.served, _tally(box.counts, box.depth))
+        for box in boxes
+        if box.lane_count > 1 or box.paused is not None or box.served or not box.new
+    ]
+    if moved:
+        db.execute(_INSERT_BOX, (_json(moved),))
+    if lanes:
+        rows = [
+            (lane.id, lane.box.id, lane.last_seq, lane.depth, lane.paused, lane.served, _tally(lane.counts, 0))
+            for lane in lanes
+        ]
+        rows.sort()
+        db.execute(_INSERT_LANE, (_json(rows),))
+
+
+def _flush_entries(work: WorkingSet) -> int:
+    """Write messages, memories and leases; return how many messages were new."""
+    inserts: list[tuple[Any, ...]] = []
+    bodies: list[bytes] = []
+    place = 1
+    updates: list[tuple[Any, ...]] = []
+    memories: list[tuple[Any, ...]] = []
+    deletes: list[int] = work.dropped_rows
+    leases: list[tuple[Any, ...]] = []
+    unleases: list[int] = work.dropped_leases
+    gone: list[tuple[int, int, int]] = []
+    cold = work.next_number - COLD_NUMBERS
+    for entry in work.dirty.values():
+        number = entry.number
+        if entry.memory:
+            if not entry.remembered:
+                memories.append(_memory_row(entry))
+            if entry.stored:
+                if number < cold:
+                    gone.append((number, entry.lane.id, entry.seq))
+                else:
+                    deletes.append(number)
+            if entry.lease_stored:
+                unleases.append(number)
+            continue
+        lane = entry.lane
+        if not entry.stored:
+            body = entry.body
+            assert body is not None
+            inserts.append(
+                (
+                    number, lane.id, entry.seq, CODES[entry.state], entry.posted_at, entry.post_commit,
+                    entry.attempts, entry.unreceived, entry.life, int(entry.quiet), entry.due_at, entry.expires_at,
+                    entry.since, _keep_until(entry), entry.batch, _note(entry), entry.id, entry.sender, entry.kind,
+                    _extra(entry), len(body), entry.crc, place,
+                )
+            )  # fmt: skip
+            bodies.append(body)
+            place += len(body)
+        elif entry.row_changed:
+            updates.append(
+                (
+                    number, CODES[entry.state], entry.attempts, entry.unreceived, entry.life, entry.due_at,
+                    entry.expires_at, entry.since, _keep_until(entry), entry.batch, _note(entry),
+                )
+            )  # fmt: skip
+        if entry.lease_changed:
+            if entry.token is not None:
+                leases.append(
+                    (
+                        number, lane.id, lane.box.id, entry.token, entry.holder, entry.ends_at,
+                        int(entry.state is RECEIVED), entry.progress, entry.lease_commit,
+                    )
+                )  # fmt: skip
+            elif entry.lease_stored:
+                unleases.append(number)
+    db = work.db
+    if inserts:
+        db.execute(_INSERT_MESSAGE, (_json(inserts), b"".join(bodies)))
+    if updates:
+        db.execute(_UPDATE_MESSAGE, (_json(updates),))
+    if memories:
+        db.execute(_INSERT_MEMORY, (_json(memories),))
+    if leases:
+        db.execute(_INSERT_LEASE, (_json(leases),))
+    for table, numbers in (("lease", unleases), ("message", deletes), ("memory", work.dropped_memories)):
+        if numbers:
+            numbers.sort()
+            db.execute(f"DELETE FROM {table} WHERE number IN (SELECT value FROM json_each(?))", (_json(numbers),))
+    if work.dropped_known:
+        db.execute(
+            "DELETE FROM known WHERE (key, number) IN (SELECT value->>0, value->>1 FROM json_each(?))",
+            (_json(sorted(work.dropped_known)),),
+        )
+    if gone:
+        gone.sort()
+        db.execute(f"INSERT OR REPLACE INTO gone SELECT {_columns(3)} FROM json_each(?)", (_json(gone),))
+        for number, lane_id, seq in gone:
+            work.gone[number] = (lane_id, seq)
+    return len(inserts)
+
+
+def _flush_indexes(work: WorkingSet, posts: int) -> None:
+    """Write a slice of each index that lags too far, in the order of that index."""
+    db = work.db
+    runs = work.runs
+    if work.requeued:
+        rows = [(entry.lane.id, entry.seq, entry.number) for entry in work.requeued.values() if _in_lane(entry)]
+        for lane_id, seq, _ in rows:
+            work.unqueue.pop((lane_id, seq), None)
+        db.execute(f"INSERT OR IGNORE INTO queue SELECT {_columns(3)} FROM json_each(?)", (_json(sorted(rows)),))
+    if len(work.unknown) > LAG_ENTRIES and not runs.known:
+        runs.known = sorted(((key, number) for number, key in work.unknown.items()), reverse=True)
+    if len(work.fresh) > LAG_ENTRIES and not runs.lanes:
+        runs.lanes = sorted({entry.lane.id for entry in work.fresh.values()}, reverse=True)
+    if len(work.gone) > LAG_DELETES and not runs.gone:
+        runs.gone = sorted(work.gone, reverse=True)
+    if len(work.unqueue) > LAG_DELETES and not runs.unqueue:
+        runs.unqueue = sorted(work.unqueue, reverse=True)
+    count = max(SLICE_ENTRIES, 4 * posts)
+    if runs.known:
+        known = [(key, number) for key, number in _take(runs.known, count) if number in work.unknown]
+        db.execute(f"INSERT OR IGNORE INTO known SELECT {_columns(2)} FROM json_each(?)", (_json(known),))
+        for _, number in known:
+            del work.unknown[number]
+            entry = work.entries[number]
+            entry.unknown = False
+            work.loaded.append(entry)
+    if runs.lanes:
+        _flush_lanes(work, count)
+    if runs.gone:
+        numbers = [number for number in _take(runs.gone, count) if number in work.gone]
+        for table in ("message", "gone"):
+            db.execute(f"DELETE FROM {table} WHERE number IN (SELECT value FROM json_each(?))", (_json(numbers),))
+        for number in numbers:
+            lane_id, seq = work.gone.pop(number)
+            work.unqueue[(lane_id, seq)] = number
+    if runs.unqueue:
+        places = [place for place in _take(runs.unqueue, count) if work.unqueue.pop(place, None) is not None]
+        db.execute(
+            "DELETE FROM queue WHERE (lane_id, seq) IN (SELECT value->>0, value->>1 FROM json_each(?))",
+            (_json(places),),
+        )
+    oldest = [next(iter(numbers)) for numbers in (work.unknown, work.fresh) if numbers]
+    work.watermark = max(work.watermark, min([work.next_number, *oldest]) - 1)
+
+
+def _take(run: list[Any], count: int) -> list[Any]:
+    """The next ``count`` of a run that is sorted backwards."""
+    taken = run[: -count - 1 : -1]
+    del run[-count:]
+    return taken
+
+
+def _flush_lanes(work: WorkingSet, count: int) -> None:
+    """Move whole lanes from the fresh lists to the queue index."""
+    rows: list[tuple[int, int, int]] = []
+    while work.runs.lanes and len(rows) < count:
+        lane = work.lanes[work.runs.lanes.pop()]
+        for entry in lane.fresh:
+            entry.unindexed = False
+            work.fresh.pop(entry.number, None)
+            work.loaded.append(entry)
+            if not _in_lane(entry):
+                continue
+            rows.append((lane.id, entry.seq, entry.number))
+            # Where the queue index was read this far, the entry must be in what was read.
+            if (lane.old_read or entry.seq <= lane.old_next) and not entry.in_old:
+                entry.in_old = True
+                bisect.insort(lane.old, entry, key=_seq_of)
+        lane.fresh = []
+    work.db.execute(f"INSERT OR IGNORE INTO queue SELECT {_columns(3)} FROM json_each(?)", (_json(rows),))
+
+
+def tidy(work: WorkingSet) -> None:
+    """After a commit: mark what is stored, and let go of what need not be in memory."""
+    for box in work.dirty_boxes.values():
+        box.new = False
+    for lane in work.dirty_lanes.values():
+        lane.new = False
+        if lane.holes:
+            _trim(work, lane)
+    loaded = work.loaded
+    for entry in work.dirty.values():
+        if entry.memory:
+            entry.remembered = True
+            entry.stored = entry.lease_stored = False
+        else:
+            entry.stored = True
+            entry.lease_stored = entry.token is not None
+        entry.row_changed = entry.lease_changed = False
+    loaded.extend(work.dirty.values())
+    for entry in loaded:
+        if not (entry.unknown or entry.unindexed or entry.in_old or entry.token is not None):
+            if work.entries.pop(entry.number, None) is not None:
+                ref = (entry.lane.box.id, entry.sender, entry.id)
+                if work.refs.get(ref) is entry:
+                    del work.refs[ref]
+                work.drop_body(entry)
+    if work.bodies_bytes > BODIES_BYTES_MAX:
+        _drop_bodies(work)
+    for changed in (
+        work.dirty, work.dirty_lanes, work.dirty_boxes, work.dropped_rows, work.dropped_memories, work.dropped_leases,
+        work.dropped_known, work.requeued, work.probed, loaded, work.events,
+    ):  # fmt: skip
+        changed.clear()
+    work.commit = work.next_offset
+    work.tick += 1
+    if len(work.boxes_by_id) > BOXES_MAX:
+        _drop_boxes(work)
+
+
+def _trim(work: WorkingSet, lane: Lane) -> None:
+    """Take what left the lane out of its lists."""
+    lane.holes = 0
+    kept: list[Entry] = []
+    for entry in lane.old:
+        if _in_lane(entry):
+            kept.append(entry)
+        else:
+            entry.in_old = False
+            work.loaded.append(entry)
+            if not entry.memory or entry.number not in work.gone:
+                work.unqueue[(lane.id, entry.seq)] = entry.number
+    lane.old = kept
+    if lane.fresh:
+        fresh: list[Entry] = []
+        for entry in lane.fresh:
+            if _in_lane(entry):
+                fresh.append(entry)
+            else:
+                entry.unindexed = False
+                work.fresh.pop(entry.number, None)
+                work.loaded.append(entry)
+        lane.fresh = fresh
+
+
+def _drop_bodies(work: WorkingSet) -> None:
+    for entry in list(work.bodied.values()):
+        if work.bodies_bytes <= BODIES_BYTES_MAX // 2:
+            return
+        work.drop_body(entry)
+
+
+def _drop_boxes(work: WorkingSet) -> None:
+    """Let go of the mailboxes that were not used for the longest, where nothing is under way."""
+    # A record that a message in memory points to must stay the only one of its kind.
+    needed = {work.entries[number].lane.id for number in work.unknown}
+    boxes = sorted(work.boxes_by_id.values(), key=lambda box: box.used)
+    for box in boxes[: len(boxes) // 4]:
+        lanes = box.lanes.values()
+        if box.rota is not None or box.hint is not None:
+            continue
+        if any(lane.fresh or lane.in_flight or lane.id in needed for lane in lanes):
+            continue
+        for lane in lanes:
+            for entry in lane.old:
+                work.drop_body(entry)
+                work.entries.pop(entry.number, None)
+                work.refs.pop((box.id, entry.sender, entry.id), None)
+            del work.lanes[lane.id]
+        del work.boxes_by_id[box.id], work.boxes[(box.desk.name, box.name)]
+
+
+def _in_lane(entry: Entry) -> bool:
+    state = entry.state
+    return state is READY or state is LEASED or state is RECEIVED
+
+
+def _seq_of(entry: Entry) -> int:
+    return entry.seq
+
+
+def _keep_until(entry: Entry) -> int | None:
+    if entry.since is None:
+        return None
+    return rules.kept_until(entry.lane.box.desk.policy, entry.state, entry.since)
+
+
+def _memory_row(entry: Entry) -> tuple[Any, ...]:
+    assert entry.since is not None
+    assert entry.state in FINISHED
+    forget_at = rules.known_until(entry.lane.box.desk.policy, entry.state, entry.since)
+    return (
+        entry.number, entry.lane.id, entry.seq, CODES[entry.state], entry.posted_at, entry.attempts, entry.life,
+        entry.since, forget_at, _note(entry), entry.id, entry.sender, entry.kind, entry.size_bytes,
+    )  # fmt: skip
+
+
+def _tally(counts: Mapping[State, int], depth: int) -> str | None:
+    plain = {str(state): count for state, count in counts.items()}
+    if depth:
+        plain[str(READY)] = depth
+    return _json(plain) if plain else None
+
+
+def _note(entry: Entry) -> str | None:
+    return None if entry.reason is None and entry.error is None else _json((entry.reason, entry.error))
+
+
+def _extra(entry: Entry) -> str | None:
+    if not (
+        entry.batch_key
+        or entry.headers
+        or entry.cause
+        or entry.own_due_at is not None
+        or entry.own_expires_at is not None
+    ):
+        return None
+    return _json((entry.batch_key, dict(entry.headers), entry.cause, entry.own_due_at, entry.own_expires_at))

@@ -1,0 +1,212 @@
+"""Read queries over the working set and the tables. They change nothing but what is in memory."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+
+
+from ...mailbox import rules
+from ...mailbox.command import Filter
+from ...mailbox.message import Instant, Ref, State
+from ...mailbox.store import DeskView, LaneView, MailboxView, MessageView
+from .records import LEASED, READY, RECEIVED, Box, Entry, Lane
+from .working import WorkingSet, id_hash, scan_sql
+
+_PAGE = 512
+
+
+def next_at(work: WorkingSet, at: Instant) -> Instant | None:
+    """The earliest end of a wait or a lease after ``at``; what has ended since is dropped."""
+    while work.timers and work.timers[0][0] <= at:
+        heapq.heappop(work.timers)
+    while work.ends:
+        ends_at, number = work.ends[0]
+        entry = work.entries.get(number)
+        if entry is not None and entry.token is not None and entry.ends_at == ends_at:
+            break
+        heapq.heappop(work.ends)
+    instants = [work.timers[0][0]] if work.timers else []
+    # A lease that has ended already is the sweep's; it wants to come at once.
+    instants += [max(work.ends[0][0], at + 1)] if work.ends else []
+    return min(instants, default=None)
+
+
+def _counts(depth: int, aside: dict[State, int], entries: Iterable[Entry]) -> dict[State, int]:
+    """Counts by state; ``entries`` are those in flight."""
+    counts = dict(aside)
+    for entry in entries:
+        counts[entry.state] = counts.get(entry.state, 0) + 1
+    ready = depth - counts.get(LEASED, 0) - counts.get(RECEIVED, 0)
+    if ready:
+        counts[READY] = ready
+    return counts
+
+
+def desks(work: WorkingSet) -> list[DeskView]:
+    """Every desk of the policies, and those that still hold messages."""
+    views = []
+    for name in sorted(work.desks):
+        desk = work.desks[name]
+        flying = [entry for (of, _), held in work.held.items() if of == name for entry in held.values()]
+        counts = _counts(desk.depth, desk.counts, flying)
+        if name in work.policies or counts:
+            oldest_at = _oldest_of_desk(work, desk.id) if desk.depth else None
+            views.append(DeskView(name, counts, desk.mailboxes, oldest_at))
+    return views
+
+
+def _oldest_of_desk(work: WorkingSet, desk_id: int) -> Instant | None:
+    """When the desk's oldest message in lane was posted: from a mark that only moves on, so no scan repeats."""
+    desk = work.desks_by_id[desk_id]
+    while True:
+        rows = work.db.execute(
+            "SELECT m.number, m.lane_id, m.posted_at, m.state FROM message m WHERE m.number >= ?"
+            " ORDER BY m.number LIMIT ?",
+            (desk.oldest, _PAGE),
+        ).fetchall()
+        work.lanes_by_id(row[1] for row in rows)
+        for number, lane_id, posted_at, state in rows:
+            if state == 0 and number not in work.gone and work.lanes[lane_id].box.desk is desk:
+                desk.oldest = number
+                return int(posted_at)
+        if len(rows) < _PAGE:
+            return None
+        desk.oldest = rows[-1][0]
+
+
+def mailboxes(
+    work: WorkingSet, desk: str | None, contains: str, after: tuple[str, str] | None, limit: int
+) -> list[MailboxView]:
+    """A page of mailboxes in order of (desk, name)."""
+    rows: list[tuple[str, str]] = []
+    after_desk, after_name = after or ("", "")
+    for name in sorted(work.desks):
+        if (desk is not None and name != desk) or name < after_desk or len(rows) >= limit:
+            continue
+        rows += [
+            (name, box)
+            for (box,) in work.db.execute(
+                "SELECT name FROM mailbox WHERE desk_id = ? AND name > ? AND (? = '' OR instr(name, ?) > 0)"
+                " ORDER BY name LIMIT ?",
+                (work.desks[name].id, after_name if name == after_desk else "", contains, contains, limit - len(rows)),
+            ).fetchall()
+        ]
+    work.read_boxes([row for row in rows if row not in work.boxes])
+    return [mailbox_view(work, work.boxes[row]) for row in rows]
+
+
+def mailbox_view(work: WorkingSet, box: Box) -> MailboxView:
+    """A mailbox as operators see it."""
+    flying: list[Entry] = []
+    oldest: Entry | None = None
+    if box.depth:
+        for lane in _lanes_in_use(work, box):
+            for entry in work.in_lane(lane):
+                if oldest is None or entry.number < oldest.number:
+                    oldest = entry
+                break
+        numbers = work.db.execute("SELECT number FROM lease WHERE mailbox_id = ?", (box.id,)).fetchall()
+        flying = [work.entries[number] for (number,) in numbers]
+    counts = _counts(box.depth, box.counts, flying)
+    desk = box.desk.name
+    return MailboxView(desk, box.name, counts, box.lane_count, box.paused, None if oldest is None else oldest.posted_at)
+
+
+def _lanes_in_use(work: WorkingSet, box: Box) -> list[Lane]:
+    if box.lane_count > len(box.lanes):
+        work.read_lanes(box)
+    return [lane for lane in box.lanes.values() if lane.depth]
+
+
+def lanes(work: WorkingSet, desk: str, mailbox: str, after: str | None, limit: int) -> list[LaneView]:
+    """A page of a mailbox's lanes in order of name."""
+    box = work.box(desk, mailbox)
+    if box is None:
+        return []
+    names = work.db.execute(
+        "SELECT name FROM lane WHERE mailbox_id = ? AND (? IS NULL OR name > ?) ORDER BY name LIMIT ?",
+        (box.id, after, after, limit),
+    ).fetchall()
+    found = [work.lane(box, name) for (name,) in names]
+    return [lane_view(work, lane) for lane in found if lane is not None]
+
+
+def lane_view(work: WorkingSet, lane: Lane) -> LaneView:
+    """A lane as operators see it."""
+    box = lane.box
+    head = next(work.in_lane(lane), None)
+    oldest_at = None if head is None else head.posted_at
+    return LaneView(
+        box.desk.name, box.name, lane.name, lane.last_seq, lane.depth, lane.in_flight, lane.paused, oldest_at
+    )
+
+
+def in_lane(work: WorkingSet, desk: str, mailbox: str, name: str, limit: int) -> list[MessageView]:
+    """The messages that hold the lane, head first."""
+    box = work.box(desk, mailbox)
+    lane = None if box is None else work.lane(box, name)
+    if lane is None:
+        return []
+    found: list[Entry] = []
+    for entry in work.in_lane(lane):
+        if len(found) >= limit:
+            break
+        found.append(entry)
+    return _views(work, found)
+
+
+def find(work: WorkingSet, id: str, limit: int) -> list[MessageView]:
+    """Messages with this id in any mailbox, and what is remembered of them, by number."""
+    low = id_hash(id) << 32
+    rows = work.db.execute("SELECT number FROM known WHERE key BETWEEN ? AND ?", (low, low | 0xFFFFFFFF)).fetchall()
+    numbers = {row[0] for row in rows} | {number for number, key in work.unknown.items() if key >> 32 == low >> 32}
+    found = [entry for entry in work.read_rows(sorted(numbers)) if entry.id == id]
+    return _views(work, found[:limit])
+
+
+def messages(work: WorkingSet, filter: Filter, after: int, limit: int) -> list[MessageView]:
+    """A page of kept messages by number."""
+    where, values = scan_sql(filter, filter.states or frozenset(State))
+    found: list[Entry] = []
+    while len(found) < limit:
+        rows = work.db.execute(
+            f"SELECT m.number FROM {where} AND m.number > ? ORDER BY m.number LIMIT ?", (*values, after, _PAGE)
+        ).fetchall()
+        for entry in work.read_rows([row[0] for row in rows if row[0] not in work.gone]):
+            if not entry.memory and rules.matches(
+                filter, entry.message(b""), entry.state, entry.posted_at, entry.reason, entry.error
+            ):
+                found.append(entry)
+        if len(rows) < _PAGE:
+            break
+        after = rows[-1][0]
+    return _views(work, found[:limit])
+
+
+def bodies(work: WorkingSet, refs: Sequence[Ref]) -> list[bytes | None]:
+    """The bodies of these messages, None where there is none (any more)."""
+    found: list[Entry | None] = []
+    for ref in refs:
+        box = work.box(ref.desk, ref.mailbox)
+        entry = None if box is None else work.find(box, ref.sender, ref.id)
+        found.append(None if entry is None or entry.memory else entry)
+    work.read_bodies([entry for entry in found if entry is not None])
+    return [None if entry is None else entry.body for entry in found]
+
+
+def message_view(work: WorkingSet, entry: Entry) -> MessageView:
+    """A message as operators and tests see it."""
+    return _views(work, [entry])[0]
+
+
+def _views(work: WorkingSet, entries: list[Entry]) -> list[MessageView]:
+    work.read_bodies([entry for entry in entries if not entry.memory])
+    return [
+        MessageView(
+            entry.message(entry.body or b""), entry.number, entry.seq, entry.state, entry.posted_at, entry.attempts,
+            entry.unreceived, entry.life, entry.due_at, entry.expires_at, entry.token, entry.holder, entry.ends_at,
+            entry.progress, entry.batch, entry.reason, entry.error, entry.since, entry.memory,
+        )
+        for entry in entries
+    ]  # fmt: skip

@@ -1,0 +1,149 @@
+"""Power cuts on the real store: seeded lives, each ended by a cut, each begun from what the disk held.
+
+In: a seed. Out: how many cuts and acknowledgements there were, and whatever was lost, invented or damaged.
+Run it by hand for figures: ``python -m tests.faults.cuts --stores 300 --synchronous FULL``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+import apsw
+from tests.faults.traffic import POLICIES, Ledger, Traffic, row_faults, settle_doubt
+from tests.faults.vfs import Act, Call, Disk, Fault, let_go
+
+from posthouse.errors import PosthouseError, StoreError
+from posthouse.mailbox.command import Start
+from posthouse.stores.sqlite import SqliteStore
+
+
+@dataclass
+class Report:
+    """What a number of cuts did."""
+
+    cuts: int = 0
+    cuts_at_start: int = 0
+    posts: int = 0
+    settles: int = 0
+    checkpointed: int = 0
+    """Cuts of a life in which the database file itself was written."""
+    elapsed_s: float = 0.0
+    faults: list[str] = field(default_factory=list)
+    stores_harmed: int = 0
+
+    def __str__(self) -> str:
+        rate = self.cuts / max(self.elapsed_s, 1e-9)
+        return (
+            f"{self.cuts} cuts ({rate:.0f}/s, {self.cuts_at_start} during start, {self.checkpointed} in or "
+            f"after a checkpoint), {self.posts} posts and {self.settles} settlements acknowledged, "
+            f"{len(self.faults)} faults in {self.stores_harmed} stores"
+        )
+
+
+def run(folder: Path, seed: int, lives: int, report: Report, synchronous: str = "FULL") -> None:
+    """One store through ``lives`` cuts. It ends early at the first fault; then its files are kept."""
+    begun = time.perf_counter()
+    rng = Random(seed)
+    ledger = Ledger()
+    traffic = Traffic(rng, ledger)
+    wrong: list[str] = []
+    for life in range(lives + 1):
+        here = folder / f"{life}"
+        here.mkdir(parents=True, exist_ok=True)
+        disk = Disk()
+        wrong = _live(here / "a.db", disk, rng, traffic, report, synchronous, last=life == lives)
+        if wrong or life == lives:
+            break
+        disk.boot(folder / f"{life + 1}", rng)
+        disk.unregister()
+        shutil.rmtree(here)
+        report.cuts += 1
+        report.checkpointed += disk.count(Call.WRITE, ".db") > 1  # One is of making the file.
+    report.posts += len(ledger.posted)
+    report.settles += ledger.settles
+    report.elapsed_s += time.perf_counter() - begun
+    if wrong:
+        report.stores_harmed += 1
+        report.faults += [f"seed {seed}, life {life}: {w}" for w in wrong]
+    else:
+        shutil.rmtree(folder)
+
+
+def _live(
+    path: Path, disk: Disk, rng: Random, traffic: Traffic, report: Report, synchronous: str, last: bool
+) -> list[str]:
+    """Open what the disk holds, check it, work until the power goes. The answer is what was wrong."""
+    ledger = traffic.ledger
+    cut = Fault(Act.CUT, rng.choice((rng.randint(1, 40), rng.randint(1, 400))))
+    early = rng.random() < 0.15 and not last
+    if early:
+        disk.add(cut)
+    try:
+        store = SqliteStore.open(str(path), POLICIES, node="cuts", vfs=disk.name, synchronous=synchronous)
+    except PosthouseError as error:
+        if disk.is_off:
+            report.cuts_at_start += 1
+            return []
+        return [f"it does not open: {error!r}"]
+    try:
+        wrong = _check(store, path, disk, ledger)
+        if wrong or last:
+            return wrong
+        traffic.forget()
+        if not early:
+            disk.add(cut)
+        try:
+            traffic.send(store, [Start(POLICIES, at=traffic.at)])
+            while not ledger.wrong:
+                traffic.send(store, traffic.batch())
+        except StoreError as error:
+            if not disk.is_off:
+                return [f"it failed with the power on: {error!r}"]
+        return ledger.wrong
+    finally:
+        try:
+            store.close()
+        except StoreError:
+            assert disk.is_off
+
+
+def _check(store: SqliteStore, path: Path, disk: Disk, ledger: Ledger) -> list[str]:
+    own = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY, vfs=disk.name)
+    try:
+        found = [row[0] for row in own.execute("PRAGMA integrity_check")]
+    except apsw.Error as error:
+        found = [repr(error)]
+    finally:
+        let_go(own)
+    if found != ["ok"]:
+        return [f"damaged: {line}" for line in found]
+    try:
+        return settle_doubt(store, ledger) + row_faults(store, ledger)
+    except PosthouseError as error:
+        return [f"unreadable: {error!r}"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--stores", type=int, default=50)
+    parser.add_argument("--lives", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--synchronous", default="FULL")
+    chosen = parser.parse_args()
+    report = Report()
+    folder = Path(tempfile.mkdtemp(prefix="cuts-"))
+    for seed in range(chosen.seed, chosen.seed + chosen.stores):
+        run(folder / str(seed), seed, chosen.lives, report, chosen.synchronous)
+    print(report)
+    print(*report.faults[:20], sep="\n")
+    print(f"what is left of harmed stores: {folder}" if report.faults else "")
+
+
+if __name__ == "__main__":
+    main()
