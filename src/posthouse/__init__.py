@@ -1,10 +1,10 @@
 """Posthouse: durable messaging for when the other side is away.
 
-    async with posthouse.open("mail.db") as post:
-        await post.send("alice", b"hello")
-        async for letter in post.receive("alice"):
-            print(letter.body)
-            await letter.done()
+async with posthouse.open("mail.db") as post:
+    await post.send("alice", b"hello")
+    async for letter in post.receive("alice"):
+        print(letter.body)
+        await letter.done()
 """
 
 from __future__ import annotations

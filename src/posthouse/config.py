@@ -92,9 +92,7 @@ NODE_PATTERN = r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}"
 _DESK_PATTERN = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 
 SETTINGS: tuple[Setting, ...] = (
-    Setting(
-        "store.path", Kind.PATH, ".posthouse/posthouse.db", "The database file that holds every message."
-    ),
+    Setting("store.path", Kind.PATH, ".posthouse/posthouse.db", "The database file that holds every message."),
     Setting(
         "store.node",
         Kind.TEXT,
@@ -116,6 +114,13 @@ SETTINGS: tuple[Setting, ...] = (
         Kind.SECONDS,
         60.0,
         "How often a running server exports the journal; 0 leaves it to `posthouse journal export`.",
+        most=86_400,
+    ),
+    Setting(
+        "journal.wait_s",
+        Kind.SECONDS,
+        600.0,
+        "How long events may wait for a full segment (50 000 of them) before a small one is written.",
         most=86_400,
     ),
     Setting(
@@ -323,9 +328,7 @@ def _read_file(path: Path, values: dict[str, Value], desk_values: dict[str, Valu
         if section not in _SECTIONS:
             raise _unknown(where(section), section, _SECTIONS, "section")
         if not isinstance(table, dict):
-            raise ConfigError(
-                f"{where(section)}: {section} is a section: write [{section}] and its keys below"
-            )
+            raise ConfigError(f"{where(section)}: {section} is a section: write [{section}] and its keys below")
         for key, raw in table.items():
             if section == "desk":
                 if not isinstance(raw, dict):
@@ -410,9 +413,7 @@ def _checked(setting: Setting, raw: object, where: str, folder: Path) -> Plain:
             raise wrong("true or false")
         return found
     if setting.kind is Kind.WHOLE or setting.kind is Kind.SECONDS:
-        expected = (
-            "a whole number" if setting.kind is Kind.WHOLE else "a duration such as 30, '5m' or '1h30m'"
-        )
+        expected = "a whole number" if setting.kind is Kind.WHOLE else "a duration such as 30, '5m' or '1h30m'"
         number = _whole(raw) if setting.kind is Kind.WHOLE else _seconds(raw)
         if number is None:
             raise wrong(expected)
@@ -434,9 +435,7 @@ def _checked(setting: Setting, raw: object, where: str, folder: Path) -> Plain:
     return raw
 
 
-_SWITCHES = dict.fromkeys(("true", "yes", "on", "1"), True) | dict.fromkeys(
-    ("false", "no", "off", "0"), False
-)
+_SWITCHES = dict.fromkeys(("true", "yes", "on", "1"), True) | dict.fromkeys(("false", "no", "off", "0"), False)
 
 
 def _whole(raw: object) -> int | None:
@@ -504,9 +503,7 @@ def _check_desk_name(desk: str, where: str) -> None:
         raise ConfigError(f"{where}: a desk's name is lower-case letters, digits, - and _: {_shown(desk)}")
 
 
-def _set_desk(
-    desk: str, field: str, raw: object, source: Source, where: str, desk_values: dict[str, Value]
-) -> None:
+def _set_desk(desk: str, field: str, raw: object, source: Source, where: str, desk_values: dict[str, Value]) -> None:
     _check_desk_name(desk, where)
     if field == "preset":
         if raw not in PRESETS:
@@ -515,9 +512,7 @@ def _set_desk(
             raise ConfigError(f"{where}: preset must be one of {', '.join(PRESETS)}{hint}: {_shown(raw)}")
         value: object = raw
     elif field not in POLICY_HELP:
-        raise _unknown(
-            where, f"desk.{desk}.{field}", [f"desk.{desk}.{f}" for f in (*POLICY_HELP, "preset")], "key"
-        )
+        raise _unknown(where, f"desk.{desk}.{field}", [f"desk.{desk}.{f}" for f in (*POLICY_HELP, "preset")], "key")
     else:
         value = _field_value(desk, field, raw, where)
     desk_values[f"desk.{desk}.{field}"] = Value(value, source, where)
@@ -582,9 +577,7 @@ def _policies(desk_values: Mapping[str, Value]) -> dict[str, Policy]:
             policies[desk] = policy_from(desk, changes, start)
         except InvalidInput as error:
             # The policy names the field; the value remembers the line.
-            guilty = [
-                v.where for field, v in fields.items() if field and re.search(rf"\b{field}\b", str(error))
-            ]
+            guilty = [v.where for field, v in fields.items() if field and re.search(rf"\b{field}\b", str(error))]
             raise ConfigError(f"{(guilty or [next(iter(fields.values())).where])[0]}: {error}") from error
     return policies
 

@@ -79,9 +79,7 @@ class Metrics:
                 try:
                     data = zlib.decompress(chunk.data)
                 except zlib.error:
-                    _log.warning(
-                        "journal chunk %d-%d cannot be read and is not counted", chunk.first, chunk.last
-                    )
+                    _log.warning("journal chunk %d-%d cannot be read and is not counted", chunk.first, chunk.last)
                     data = b""
                 self._tally(data, tally)
                 self._counted = chunk.last
@@ -139,9 +137,7 @@ class _Standing(Collector):
         yield from self._commits()
 
     def _desks(self) -> Iterable[Metric]:
-        messages = GaugeMetricFamily(
-            "posthouse_messages", "Kept messages by desk and state.", labels=("desk", "state")
-        )
+        messages = GaugeMetricFamily("posthouse_messages", "Kept messages by desk and state.", labels=("desk", "state"))
         oldest = GaugeMetricFamily(
             "posthouse_oldest_age_seconds",
             "Age of the oldest message that is ready, leased or received; 0 if there is none.",
@@ -192,9 +188,13 @@ class _Standing(Collector):
         yield outcomes
         yield _histogram("posthouse_commit_commands", "Commands made durable by one commit.", stats.group_size)
         yield _histogram("posthouse_commit_seconds", "Time of one commit with its sync.", stats.commit_seconds)
-        yield CounterMetricFamily("posthouse_failed_groups", "Commits that the store refused.", value=stats.failed_groups)
+        yield CounterMetricFamily(
+            "posthouse_failed_groups", "Commits that the store refused.", value=stats.failed_groups
+        )
         yield GaugeMetricFamily("posthouse_queue_commands", "Commands that wait for the writer.", value=engine.queued())
-        yield GaugeMetricFamily("posthouse_queue_callers", "Callers that wait for room in the queue.", value=engine.waiting())
+        yield GaugeMetricFamily(
+            "posthouse_queue_callers", "Callers that wait for room in the queue.", value=engine.waiting()
+        )
         yield GaugeMetricFamily("posthouse_up", "1 while the engine takes commands.", value=int(not engine.closed))
 
 
@@ -244,15 +244,11 @@ class MetricsServer:
     async def start(self) -> None:
         """Listen. ConfigError if the place cannot be had."""
         try:
-            self._server = await asyncio.start_server(
-                self._accept, self._host, self._port, limit=REQUEST_BYTES_MAX
-            )
+            self._server = await asyncio.start_server(self._accept, self._host, self._port, limit=REQUEST_BYTES_MAX)
         except OSError as error:
             place = f"{self._host} port {self._port}"
             reason = "it is taken" if "in use" in str(error) else error.strerror or str(error)
-            raise ConfigError(
-                f"cannot listen for metrics on {place}: {reason} (metrics.host, metrics.port)"
-            ) from error
+            raise ConfigError(f"cannot listen for metrics on {place}: {reason} (metrics.host, metrics.port)") from error
 
     async def close(self) -> None:
         """Stop listening and cut what is still open."""
@@ -271,9 +267,7 @@ class MetricsServer:
         self._tasks.add(task)
         try:
             async with asyncio.timeout(2 * REQUEST_S):
-                status, kind, body = (
-                    (503, _TEXT, b"too many connections\n") if full else await self._answer(reader)
-                )
+                status, kind, body = (503, _TEXT, b"too many connections\n") if full else await self._answer(reader)
                 head = (
                     f"HTTP/1.1 {status} {_REASON_PHRASES[status]}\r\n"
                     f"Content-Type: {kind}\r\nContent-Length: {len(body)}\r\n"

@@ -197,9 +197,7 @@ def test_the_holder_stands_on_what_begins_and_ends_a_lease(scene: Scene) -> None
 
 
 def test_a_note_is_a_fact_that_changes_no_message(scene: Scene) -> None:
-    note = Note(
-        "refused", "relay", "m", "c1", "spoofed", "text", "id", "kind", "mallory", 17, {"z": 1, "a": "ü"}
-    )
+    note = Note("refused", "relay", "m", "c1", "spoofed", "text", "id", "kind", "mallory", 17, {"z": 1, "a": "ü"})
     assert scene.do(note) == Noted()
     event = scene.events()[0]
     assert event.detail == '{"a":"ü","z":1}'

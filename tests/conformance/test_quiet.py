@@ -186,7 +186,5 @@ def test_the_lane_is_as_loud_as_its_last_message_in_lane(scene: Scene) -> None:
 
 
 def test_two_desks_or_commits_do_not_matter_to_a_batch(scene: Scene) -> None:
-    scene.apply(
-        Post(message("quiet", "a")), Post(message("quiet", "b"), quiet=False), Lease("quiet", "m", "t")
-    )
+    scene.apply(Post(message("quiet", "a")), Post(message("quiet", "b"), quiet=False), Lease("quiet", "m", "t"))
     assert scene.states("quiet", "a", "b") == ["leased", "ready"]

@@ -140,9 +140,7 @@ def test_the_last_failure_is_still_told_after_delivery(scene: Scene) -> None:
 def test_returned_is_not_counted(scene: Scene) -> None:
     scene.post("plain", "a")
     scene.lease("plain")
-    assert scene.settle("plain", "a", Verdict.RETURN, error="away") == Settled(
-        State.READY, 0, scene.at, False
-    )
+    assert scene.settle("plain", "a", Verdict.RETURN, error="away") == Settled(State.READY, 0, scene.at, False)
     event = scene.events("a")[-1]
     assert (event.event, event.reason, event.error, event.attempt) == ("released", "returned", "away", 1)
     assert event.due_at == scene.at

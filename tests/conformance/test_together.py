@@ -40,9 +40,7 @@ def test_the_first_failure_undoes_the_group_and_is_its_outcome(scene: Scene) -> 
     scene.post("plain", "q")
     scene.lease("plain")
     offset, view = scene.store.offset(), scene.view("plain", "q")
-    outcome = scene.do(
-        Together((Settle(ref("plain", "q"), "t", Verdict.DELIVERED), Post(message("small", "c"))))
-    )
+    outcome = scene.do(Together((Settle(ref("plain", "q"), "t", Verdict.DELIVERED), Post(message("small", "c")))))
     assert outcome == Refused(Refusal.FULL)
     assert scene.store.offset() == offset
     assert scene.view("plain", "q") == view

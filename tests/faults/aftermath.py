@@ -12,6 +12,7 @@ from pathlib import Path
 
 import apsw
 from tests.faults.traffic import ENDS, POLICIES, chain_faults
+from tests.stateful.replay import differences
 
 from posthouse.mailbox import event as ev
 from posthouse.mailbox.command import Filter
@@ -50,7 +51,13 @@ def check(path: Path, told: Told) -> list[str]:
     """Open the store as the next process would, and compare."""
     store = SqliteStore.open(str(path), POLICIES, node="load")
     try:
-        return [*_damage(path), *chain_faults(list(store.chunks())), *_order(store), *_rows(store, told)]
+        return [
+            *_damage(path),
+            *chain_faults(list(store.chunks())),
+            *differences(store),
+            *_order(store),
+            *_rows(store, told),
+        ]
     finally:
         store.close()
 

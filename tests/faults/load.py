@@ -17,7 +17,7 @@ from random import Random
 from tests.faults.traffic import POLICIES
 from tests.faults.vfs import Act, Call, Disk, Fault
 
-from posthouse.engine import Engine
+from posthouse.engine.engine import Engine
 from posthouse.errors import StoreError
 from posthouse.mailbox.command import Command, Lease, Post, Settle, Together, Verdict
 from posthouse.mailbox.message import Message

@@ -120,6 +120,9 @@ class Traffic:
     def batch(self) -> list[Command]:
         """The next commit's commands."""
         self.at += self.rng.randint(1, 2_000_000)
+        if not self._held and self.rng.random() < 0.5:
+            boxes = [(desk, f"m{n}") for desk in POLICIES for n in range(4)]
+            return [self._lease(*box) for box in self.rng.sample(boxes, 6)]
         return [self._command() for _ in range(self.rng.choice((1, 2, 5, 12, 30)))]
 
     def forget(self) -> None:
@@ -168,13 +171,15 @@ class Traffic:
             return Sweep(at=self.at)
         if dice < 0.85 and self.ledger.posted:
             return Cancel(rng.choice(list(self.ledger.posted)), at=self.at)
+        return self._lease(desk, mailbox if rng.random() < 0.7 else None)
+
+    def _lease(self, desk: str, mailbox: str | None) -> Lease:
         self._number += 1
-        whose = mailbox if rng.random() < 0.7 else None
-        return Lease(desk, whose, f"t{self._number}", "holder", rng.choice((1, 3, 20)), at=self.at)
+        return Lease(desk, mailbox, f"t{self._number}", "holder", self.rng.choice((1, 3, 20)), at=self.at)
 
     def _post(self, desk: str, mailbox: str) -> Post:
         self._number += 1
-        size = self.rng.choice((0, 20, 300, 1000, 1000, 3000, 20_000))
+        size = self.rng.choice((1, 20, 300, 1000, 1000, 3000, 20_000))
         lane = "" if desk == "relay" else f"l{self.rng.randrange(3)}"
         id = f"{self._number:06}-{'x' * self.rng.randrange(30)}"
         return Post(Message(desk, mailbox, id, self.rng.randbytes(size), f"s{self._number % 3}", lane), at=self.at)

@@ -50,9 +50,10 @@ class Call(enum.Enum):
     TRUNCATE = "truncate"
     SYNC = "sync"
     DELETE = "delete"
+    READ = "read"  # only on a disk made with ``reads=True``: it costs
 
 
-CHANGES = frozenset(Call)
+CHANGES = frozenset(Call) - {Call.READ}
 
 
 class Act(enum.Enum):
@@ -163,7 +164,8 @@ class _File:
 class Disk(apsw.VFS):
     """The VFS. Keep the object while connections use it; its ``name`` is what they are opened with."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, reads: bool = False) -> None:
+        self._handle = _ReadingHandle if reads else _Handle
         self.name = f"disk-{next(_numbers)}"
         self.faults: list[Fault] = []
         self._counts: Counter[tuple[Call, str]] = Counter()
@@ -243,7 +245,7 @@ class Disk(apsw.VFS):
             file = self._names.get(path)
             if file is None and os.path.exists(path):
                 file = self._names[path] = _File(bytearray(Path(path).read_bytes()))
-            opened = _Handle(self, path, name, flags)
+            opened = self._handle(self, path, name, flags)
             if file is None:
                 file = self._names[path] = _File(bytearray())
                 self._unsure.setdefault(path, []).append(None)
@@ -321,6 +323,14 @@ class _Handle(apsw.VFSFile):
 
     def excepthook(self, etype: Any, evalue: Any, etraceback: Any) -> bool:
         return True
+
+
+class _ReadingHandle(_Handle):
+    """One whose reads can fail too."""
+
+    def xRead(self, amount: int, offset: int) -> bytes:
+        _strike(self.disk._take(Call.READ, self.path), apsw.SQLITE_IOERR_READ)
+        return super().xRead(amount, offset)
 
 
 def _strike(fault: Fault | None, code: int) -> None:

@@ -163,9 +163,7 @@ def test_an_empty_variable_counts_as_not_set(tmp_path: Path) -> None:
         ("[desk.inbound]\nquiet_s = 5", "quiet_max_s must be at least quiet_s"),
     ],
 )
-def test_wrong_types_and_ranges_are_named_with_file_and_line(
-    tmp_path: Path, text: str, expected: str
-) -> None:
+def test_wrong_types_and_ranges_are_named_with_file_and_line(tmp_path: Path, text: str, expected: str) -> None:
     message = refusal(tmp_path, text + "\n")
     assert expected in message
     assert message.startswith(f"{tmp_path}/posthouse.toml:")

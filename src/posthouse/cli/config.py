@@ -25,9 +25,7 @@ def explain(session: Session, everything: bool) -> None:
         session.emit({"file": str(found.file) if found.file else None, "settings": rows})
         return
     session.say(f"File: {found.file or 'none'}")
-    shown = [
-        row for row in rows if everything or not row["name"].startswith("desk.") or row["source"] != "default"
-    ]
+    shown = [row for row in rows if everything or not row["name"].startswith("desk.") or row["source"] != "default"]
     session.table(
         ("SETTING", "VALUE", "FROM", "WHERE"),
         [(row["name"], _value(row["value"]), row["source"], row["where"] or "") for row in shown],

@@ -28,10 +28,12 @@ def dead() -> None:
 @dead.command("ls")
 @option.filter_options(_ASIDE)
 @click.option("--each", is_flag=True, help="List the messages instead of groups of like errors.")
-@click.option("--after", type=click.IntRange(0), default=0, metavar="NUMBER", help="With --each: begin behind this one.")
+@click.option(
+    "--after", type=click.IntRange(0), default=0, metavar="NUMBER", help="With --each: begin behind this one."
+)
 @option.limit(50, "Groups or messages to show at most.")
 @pass_session
-def ls(session: Session, each: bool, after: int, limit: int, **filters: Any) -> None:
+def ls(session: Session, /, each: bool, after: int, limit: int, **filters: Any) -> None:
     """List dead letters, like errors together: how many, when first and last.
 
     Numbers, UUIDs and hashes in errors are shown as # and do not tell errors apart.
@@ -97,7 +99,7 @@ def _ls_each(session: Session, found: Json) -> None:
 @click.argument("id")
 @option.message_options
 @pass_session
-def show(session: Session, id: str, **names: Any) -> None:
+def show(session: Session, /, id: str, **names: Any) -> None:
     """Show a dead letter with its body and its history."""
     with session.operator() as operator:
         found = session.ask(operator, "dead.show", id=id, **names)
@@ -121,13 +123,16 @@ def show(session: Session, id: str, **names: Any) -> None:
 @option.filter_options(_REDRIVABLE)
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Messages to redrive at most.")
 @click.option(
-    "--rate", type=click.FloatRange(0, 1e6, min_open=True), metavar="PER_SECOND", help="Let so many fall due each second."
+    "--rate",
+    type=click.FloatRange(0, 1e6, min_open=True),
+    metavar="PER_SECOND",
+    help="Let so many fall due each second.",
 )
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 @option.yes
 @pass_session
 def redrive(
-    session: Session, limit: int | None, rate: float | None, dry_run: bool, yes: bool, **filters: Any
+    session: Session, /, limit: int | None, rate: float | None, dry_run: bool, yes: bool, **filters: Any
 ) -> None:
     """Give dead letters a new life: each returns to its place in its lane, attempts begin again.
 
@@ -164,7 +169,7 @@ def _redriven(result: Json) -> str:
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 @option.yes
 @pass_session
-def purge(session: Session, limit: int | None, dry_run: bool, yes: bool, **filters: Any) -> None:
+def purge(session: Session, /, limit: int | None, dry_run: bool, yes: bool, **filters: Any) -> None:
     """Remove dead letters from sight. Their ids stay remembered."""
     parameters: Json = {"where": option.where(filters)}
     if limit is not None:

@@ -30,9 +30,7 @@ def mailbox() -> None:
 @pass_session
 def ls(session: Session, desk: str | None, contains: str, after: tuple[str, str] | None, limit: int) -> None:
     """List mailboxes with their depth, states and oldest message."""
-    page = session.call(
-        "mailbox.ls", desk=desk, contains=contains, after=list(after) if after else None, limit=limit
-    )
+    page = session.call("mailbox.ls", desk=desk, contains=contains, after=list(after) if after else None, limit=limit)
     if session.json:
         session.emit(page)
         return
@@ -141,6 +139,7 @@ def _switch(session: Session, name: str, mailbox: str, desk: str | None, lane: s
 @pass_session
 def purge(
     session: Session,
+    /,
     mailbox: str,
     desk: str | None,
     limit: int | None,

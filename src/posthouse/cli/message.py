@@ -38,13 +38,9 @@ def _body_option(function: option.F) -> option.F:
 @option.message_options
 @_body_option
 @pass_session
-def show(
-    session: Session, id: str, desk: str | None, mailbox: str | None, sender: str | None, body_bytes: int
-) -> None:
+def show(session: Session, id: str, desk: str | None, mailbox: str | None, sender: str | None, body_bytes: int) -> None:
     """Show a message: its state, its headers and its body."""
-    found = session.call(
-        "message.show", id=id, desk=desk, mailbox=mailbox, sender=sender, body_bytes_max=body_bytes
-    )
+    found = session.call("message.show", id=id, desk=desk, mailbox=mailbox, sender=sender, body_bytes_max=body_bytes)
     if session.json:
         session.emit(found)
     else:
@@ -142,12 +138,11 @@ def print_history(session: Session, found: Json) -> None:
 @click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header; may be repeated.")
 @click.option("--cause", metavar="ID", help="The message that this one answers.")
 @click.option("--due", type=When(ahead=True), metavar="TIME", help="Not before this time (ISO 8601), or in 5m, 2h …")
-@click.option(
-    "--expires", type=When(ahead=True), metavar="TIME", help="Not after this time (ISO 8601), or in 5m, 2h …"
-)
+@click.option("--expires", type=When(ahead=True), metavar="TIME", help="Not after this time (ISO 8601), or in 5m, 2h …")
 @pass_session
 def post(
     session: Session,
+    /,
     mailbox: str,
     desk: str,
     id: str | None,
@@ -200,7 +195,7 @@ def _act(session: Session, name: str, id: str, did: str, **names: Any) -> None:
 @option.message_options
 @option.yes
 @pass_session
-def cancel(session: Session, id: str, yes: bool, **names: Any) -> None:
+def cancel(session: Session, /, id: str, yes: bool, **names: Any) -> None:
     """Finish an unfinished message without delivering it."""
     if session.must_ask(yes):
         session.confirm(f"Cancel message {id}?")
@@ -211,7 +206,7 @@ def cancel(session: Session, id: str, yes: bool, **names: Any) -> None:
 @click.argument("id")
 @option.message_options
 @pass_session
-def park(session: Session, id: str, **names: Any) -> None:
+def park(session: Session, /, id: str, **names: Any) -> None:
     """Set a message aside, so that its lane goes on without it."""
     _act(session, "message.park", id, "is parked", **names)
 
@@ -220,7 +215,7 @@ def park(session: Session, id: str, **names: Any) -> None:
 @click.argument("id")
 @option.message_options
 @pass_session
-def unpark(session: Session, id: str, **names: Any) -> None:
+def unpark(session: Session, /, id: str, **names: Any) -> None:
     """Return a parked message to its place in its lane."""
     _act(session, "message.unpark", id, "is back in its lane", **names)
 
@@ -231,7 +226,7 @@ def unpark(session: Session, id: str, **names: Any) -> None:
 @option.message_options
 @option.yes
 @pass_session
-def resolve(session: Session, id: str, verdict: str, yes: bool, **names: Any) -> None:
+def resolve(session: Session, /, id: str, verdict: str, yes: bool, **names: Any) -> None:
     """Say what became of an uncertain message: one whose sending was begun and whose end is unknown."""
     if session.must_ask(yes):
         session.confirm(f"Settle message {id} as {verdict}?")

@@ -17,7 +17,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 pass_session = click.make_pass_decorator(Session)
 
 
-class When(click.ParamType):
+class When(click.ParamType[int]):
     """An ISO 8601 date or time, or a duration before (or after) now; becomes microseconds since 1970."""
 
     name = "time"
@@ -55,9 +55,9 @@ def limit(default: int, what: str) -> Callable[[F], F]:
 def message_options(function: F) -> F:
     """What tells apart messages of the same id."""
     for name, what in (("sender", "sender"), ("mailbox", "mailbox"), ("desk", "desk")):
-        function = click.option(
-            f"--{name}", metavar="NAME", help=f"Its {what}, where several messages have that id."
-        )(function)
+        function = click.option(f"--{name}", metavar="NAME", help=f"Its {what}, where several messages have that id.")(
+            function
+        )
     return function
 
 

@@ -18,19 +18,20 @@ BUG = 70
 """The exit code of what nobody foresaw (EX_SOFTWARE)."""
 INTERRUPTED = 130
 
-_HOMES: dict[str, str] = {
-    "up": "up",
-    "mailbox": "mailbox",
-    "lane": "lane",
-    "message": "message",
-    "dead": "dead",
-    "journal": "journal",
-    "snapshot": "snapshot",
-    "doctor": "doctor",
-    "config": "config",
-    "completion": "completion",
+COMMANDS: dict[str, str] = {
+    "up": "Start the server and keep it running until SIGTERM or Ctrl-C.",
+    "mailbox": "Mailboxes: how full, how old, pause, resume, purge.",
+    "lane": "Lanes: why one is not moving, and unblocking it.",
+    "message": "Single messages: show, history, post, cancel, set aside.",
+    "dead": "Dead letters: grouped by error, shown, redriven, purged.",
+    "journal": "The journal: export it, verify it, watch it.",
+    "snapshot": "Snapshots: copy a working store, make a store from a copy.",
+    "doctor": "Check the store, its journal, disk, clock, permissions and socket.",
+    "config": "The configuration: each value and where it came from.",
+    "completion": "Print the completion script of a shell.",
 }
-"""Each command and the module that holds it."""
+"""Each command, which has a module of its name, and the first line of its help (a test compares them):
+so that listing them loads none of them."""
 
 
 def _session(context: click.Context) -> Session:
@@ -125,19 +126,23 @@ class Root(click.Group):
     """Finds commands in their modules, and turns every error into one line and an exit code."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """In the order of the table, which is that of importance."""
-        return list(_HOMES)
+        """In the order of the table: the most important ones first."""
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Load the module of a command when it is asked for."""
-        home = _HOMES.get(cmd_name)
-        if home is None:
+        if cmd_name not in COMMANDS:
             return None
-        command = getattr(importlib.import_module(f".{home}", __package__), home)
+        command = getattr(importlib.import_module(f".{cmd_name}", __package__), cmd_name)
         assert isinstance(command, click.Command)
         return command
 
-    def main(  # type: ignore[override]
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands without loading them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def main(
         self,
         args: Sequence[str] | None = None,
         prog_name: str | None = "posthouse",

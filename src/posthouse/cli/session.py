@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from ..config import Config, Given, load
 from ..errors import ConfigError, InvalidInput, MissingExtra, PosthouseError
 from .text import inert
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from ..config import Config, Given
     from ..control.operator import Operator, Report
 
 REFUSED = 1
@@ -62,10 +62,14 @@ class Session:
 
     def set(self, name: str, text: str, flag: str) -> None:
         """Note a flag that sets something."""
+        from ..config import Given
+
         self.flags[name] = Given(text, flag)
 
     def config(self) -> Config:
         """The configuration; ConfigError if it is wrong."""
+        from ..config import load
+
         return load(os.environ, Path.cwd(), self.flags, self.file)
 
     @contextlib.contextmanager

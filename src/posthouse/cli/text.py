@@ -9,8 +9,6 @@ from __future__ import annotations
 import datetime
 import re
 
-from ..config import duration_s
-
 
 def inert(text: str) -> str:
     """The text with every character that does not print shown as an escape; it stays on one line."""
@@ -71,6 +69,8 @@ _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 def parse_instant(text: str, now: datetime.datetime, *, ahead: bool = False) -> int | None:
     """Microseconds since 1970 from an ISO date or time (UTC unless it says otherwise), or from a duration
     ("2h": two hours ago, or from now where ``ahead``). None if it is neither."""
+    from ..config import duration_s
+
     seconds = duration_s(text)
     if seconds is not None:
         delta = datetime.timedelta(seconds=min(seconds, 1e9))

@@ -34,9 +34,7 @@ class Client:
         hello = self._receive(HELLO_S)
         if hello.get("posthouse") != wire.PROTOCOL:
             self.close()
-            raise StoreUnavailable(
-                f"the server at {path} speaks another protocol; use its own version's command"
-            )
+            raise StoreUnavailable(f"the server at {path} speaks another protocol; use its own version's command")
         self.store = str(hello.get("store"))
         self.pid = hello.get("pid")
 
@@ -59,9 +57,7 @@ class Client:
         try:
             self._lines.send(request)
         except OSError as error:
-            raise StoreUnavailable(
-                f"the server at {self._path} is gone: {error.strerror or error}"
-            ) from error
+            raise StoreUnavailable(f"the server at {self._path} is gone: {error.strerror or error}") from error
         while True:
             reply = self._receive(None)
             if "progress" in reply:

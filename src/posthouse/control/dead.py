@@ -77,9 +77,7 @@ def ls(context: Context, *, where: dict[str, Any] | None = None, limit: int = 50
 
 
 @operation("dead.messages")
-def messages(
-    context: Context, *, where: dict[str, Any] | None = None, after: int = 0, limit: int = 50
-) -> Answer:
+def messages(context: Context, *, where: dict[str, Any] | None = None, after: int = 0, limit: int = 50) -> Answer:
     """Dead letters one by one, as they were posted; ``next`` is the ``after`` of the page behind it."""
     selected = selection.filters(context, where or {}, DEAD)
     if isinstance(selected, Refused):
@@ -164,9 +162,7 @@ def purge(
         return selected
     for filter in selected:
         if not filter.states <= _SHOWABLE:
-            raise InvalidInput(
-                f"only {', '.join(s for s in State if s in _SHOWABLE)} messages can be purged here"
-            )
+            raise InvalidInput(f"only {', '.join(s for s in State if s in _SHOWABLE)} messages can be purged here")
     return purge_all(context, selected, limit, dry_run, _count(context, selected, where or {}))
 
 

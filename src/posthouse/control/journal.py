@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from ..errors import InvalidInput, MissingExtra
-from ..journal import schema, segment
+from ..journal import feed, schema, segment
 from ..journal.finding import Finding
 from ..journal.history import history
 from ..journal.schema import Row
@@ -95,9 +96,7 @@ def verify_now(context: Context) -> Answer:
 
 
 @operation("journal.events")
-def events(
-    context: Context, *, after: int | None = None, last: int | None = None, limit: int = PAGE_MAX
-) -> Answer:
+def events(context: Context, *, after: int | None = None, last: int | None = None, limit: int = PAGE_MAX) -> Answer:
     """Events behind offset ``after``, or the ``last`` so many; from segments where the store has them no more."""
     limit = min(limit, PAGE_MAX)
     offset = context.store.offset()
@@ -106,11 +105,12 @@ def events(
             raise InvalidInput("either after or last, 0 or more")
         after = offset - min(last, limit)
     start = max(after or 0, 0)
-    rows: list[Row] = []
-    for row in _rows(context, start, min(start + limit, offset)):
-        rows.append(row)
-    page = [_row(row) for row in rows]
-    return {"events": page, "next": rows[-1].offset if rows else start, "offset": offset}
+    rows = list(_rows(context, start, min(start + limit, offset)))
+    return {
+        "events": [_row(row) for row in rows],
+        "next": rows[-1].offset if rows else start,
+        "offset": offset,
+    }
 
 
 def _rows(context: Context, after: int, upto: int) -> Iterator[Row]:
@@ -132,10 +132,13 @@ def _rows(context: Context, after: int, upto: int) -> Iterator[Row]:
             # Without pyarrow there is still what the store holds itself.
             break
         after = max(after, min(each.last, upto))
-    for offset, commit, event in store.events(after):
-        if offset > upto:
-            return
-        yield Row._make(schema.row_values(node, offset, commit, event))
+    with closing(feed.read(store, after)) as chunks:
+        for chunk in chunks:
+            for offset, event in enumerate(feed.decode(node, chunk), chunk.first):
+                if offset > upto:
+                    return
+                if offset > after:
+                    yield Row._make(schema.row_values(node, offset, chunk.first, event))
 
 
 @operation("message.history")

@@ -138,9 +138,7 @@ def _paused(
     )
     by = f" by {event.holder}" if event and event.holder else ""
     at = f" since {view.instant(event.at)}" if event else ""
-    waits = (
-        f"{len(waiting)} or more messages wait" if len(waiting) >= LOOK_AHEAD else f"{len(waiting)} waiting"
-    )
+    waits = f"{len(waiting)} or more messages wait" if len(waiting) >= LOOK_AHEAD else f"{len(waiting)} waiting"
     return (
         code,
         f"{what} is paused{by}{at} (reason {reason}); {waits}.",
@@ -168,16 +166,12 @@ def _poisoned(store: Store, box: MailboxView, lane: LaneView, waiting: list[Mess
     )
 
 
-def _in_flight(
-    store: Store, message: MessageView, lane: LaneView, window: int | None, now: Instant
-) -> Diagnosis:
+def _in_flight(store: Store, message: MessageView, lane: LaneView, window: int | None, now: Instant) -> Diagnosis:
     id = message.message.id
     ref = message.message.ref
     event = _latest(
         store,
-        lambda e: (
-            e.event in (ev.LEASED, ev.RECEIVED) and (e.desk, e.mailbox, e.sender, e.message_id) == tuple(ref)
-        ),
+        lambda e: e.event in (ev.LEASED, ev.RECEIVED) and (e.desk, e.mailbox, e.sender, e.message_id) == tuple(ref),
     )
     since = view.instant(event.at) if event else None
     until = view.instant_or_none(message.lease_ends_at)

@@ -115,9 +115,7 @@ def purge(
     return purge_all(context, selected, limit, dry_run, total)
 
 
-def purge_all(
-    context: Context, selected: list[cm.Filter], limit: int, dry_run: bool, total: int | None
-) -> Answer:
+def purge_all(context: Context, selected: list[cm.Filter], limit: int, dry_run: bool, total: int | None) -> Answer:
     """Purge in small steps, so that the writer is never held for long."""
     cancelled = removed = skipped = 0
     more = False

@@ -80,9 +80,7 @@ def post(
         raise InvalidInput(f"body is not base64: {error}") from error
     if desk not in context.store.policies:
         return selection.unknown_desk(context, desk)
-    message = Message(
-        desk, mailbox, id, data, sender, lane, kind, batch_key, headers or {}, cause, due_at, expires_at
-    )
+    message = Message(desk, mailbox, id, data, sender, lane, kind, batch_key, headers or {}, cause, due_at, expires_at)
     outcome = context.apply(cm.Post(message))
     plain: Json = {"desk": desk, "mailbox": mailbox, "lane": lane, "id": id}
     if isinstance(outcome, oc.Posted):
@@ -161,9 +159,7 @@ def unpark(
     return _plain(found, State.READY)
 
 
-_VERDICTS = {
-    v.value: v for v in (cm.Verdict.DELIVERED, cm.Verdict.RETRY, cm.Verdict.DEAD, cm.Verdict.REJECTED)
-}
+_VERDICTS = {v.value: v for v in (cm.Verdict.DELIVERED, cm.Verdict.RETRY, cm.Verdict.DEAD, cm.Verdict.REJECTED)}
 
 
 @operation("message.resolve")

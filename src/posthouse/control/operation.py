@@ -132,9 +132,7 @@ def run(context: Context, name: str, parameters: Mapping[str, Any]) -> Answer:
     for key, value in parameters.items():
         known = operation.parameters.get(key)
         if known is None:
-            raise InvalidInput(
-                f"{name}: unknown parameter {key[:80]!r}{_near(key, list(operation.parameters))}"
-            )
+            raise InvalidInput(f"{name}: unknown parameter {key[:80]!r}{_near(key, list(operation.parameters))}")
         # bool is an int to Python, but not to us.
         if type(value) not in known.kinds:
             allowed = ", ".join("null" if kind is type(None) else kind.__name__ for kind in known.kinds)

@@ -117,8 +117,7 @@ def message(
         return Refused("not_found", f"there is no message {id!r} (any more)")
     if len(found) > 1:
         candidates = [
-            {"desk": v.message.desk, "mailbox": v.message.mailbox, "sender": v.message.sender}
-            for v in found[:20]
+            {"desk": v.message.desk, "mailbox": v.message.mailbox, "sender": v.message.sender} for v in found[:20]
         ]
         return Refused(
             "ambiguous",

@@ -19,7 +19,8 @@ from typing import Any
 from ..config import Config
 from ..errors import InvalidInput, PosthouseError, StoreUnavailable
 from . import socket as wire
-from .operation import Access, Context, Refused, Stopped, run
+from .catalogue import run
+from .operation import Access, Context, Refused, Stopped
 
 CLIENTS_MAX = 16
 IDLE_S = 300.0
@@ -96,17 +97,13 @@ class ControlServer:
                 continue
             with self._lock:
                 if len(self._clients) >= CLIENTS_MAX:
-                    error_line = _error(
-                        None, StoreUnavailable(f"{CLIENTS_MAX} clients are connected; try again")
-                    )
+                    error_line = _error(None, StoreUnavailable(f"{CLIENTS_MAX} clients are connected; try again"))
                     with contextlib.suppress(OSError):
                         sock.settimeout(1.0)
                         wire.Lines(sock, 0).send(error_line)
                     sock.close()
                     continue
-                thread = threading.Thread(
-                    target=self._serve, args=(sock,), name="posthouse-client", daemon=True
-                )
+                thread = threading.Thread(target=self._serve, args=(sock,), name="posthouse-client", daemon=True)
                 self._clients[sock] = thread
             thread.start()
 

@@ -145,9 +145,7 @@ class Bell:
                 if not mailboxes:
                     del self._tickets[ticket.desk]
 
-    def ring(
-        self, keys: Iterable[Key] = (), desks: Iterable[str] = (), everyone: bool = False
-    ) -> list[Wakeup]:
+    def ring(self, keys: Iterable[Key] = (), desks: Iterable[str] = (), everyone: bool = False) -> list[Wakeup]:
         """Ring for mailboxes, whole desks or everyone. Wakes threads; returns the futures to wake."""
         rung: list[set[Ticket]] = []
         with self._lock:

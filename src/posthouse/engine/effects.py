@@ -50,20 +50,18 @@ from ..mailbox.outcome import (
 )
 from ..mailbox.policy import Policy
 from .bell import Key
+from .stats import Counts
 
 FAR: Instant = 2**63 - 1
 TOKENS_MAX = 200_000
 """Holders whose mailbox is remembered; with more of them a whole desk is rung when one leaves."""
 
-Counts = dict[tuple[str, str], int]
-"""By desk and word: posted, duplicate, refused_full, leased, delivered, retried, …"""
-
 
 class Effects:
     """Gathers what a group did; cleared for the next one by ``begin``."""
 
-    def __init__(self, policies: Mapping[str, Policy]) -> None:
-        self.counts: Counts = {}
+    def __init__(self, policies: Mapping[str, Policy], counts: Counts) -> None:
+        self.counts = counts
         self.keys: set[Key] = set()
         self.desks: set[str] = set()
         self.everyone = False
@@ -72,6 +70,8 @@ class Effects:
         self.unsure = False
         """Something else may end sooner: only the store knows."""
         self.shifted_us = 0
+        self.leases_until: Instant = 0
+        """The latest end of any lease so far: after it no lease is out."""
         self._quiet_us = {name: int(p.quiet_s * SECOND) for name, p in policies.items() if p.quiet_s}
         self._unlimited = frozenset(name for name, p in policies.items() if p.window_per_lane is None)
         self._leased_for_a_time = [name for name, p in policies.items() if p.lease_s is not None]
@@ -120,8 +120,8 @@ class Effects:
         counts = self.counts
         counts[desk, word] = counts.get((desk, word), 0) + by
 
-    def _until(self, instant: Instant | None) -> None:
-        if instant is not None and instant < self.soonest:
+    def _until(self, instant: Instant) -> None:
+        if instant < self.soonest:
             self.soonest = instant
 
     def _post(self, command: Post, outcome: Duplicate | Refused) -> None:
@@ -147,7 +147,11 @@ class Effects:
             self._count(command.desk, "nothing_due")
             return
         self._count(command.desk, "leased", len(deliveries))
-        self._until(deliveries[0].lease_ends_at)
+        ends_at = deliveries[0].lease_ends_at
+        if ends_at is not None:
+            self._until(ends_at)
+            if ends_at > self.leases_until:
+                self.leases_until = ends_at
         if command.desk in self._held_for_good:
             self._remember(command.token, deliveries[0].message.mailbox)
 
@@ -162,13 +166,13 @@ class Effects:
             self._mailboxes = None
 
     def _renew(self, command: Renew, outcome: Renewed | LeaseLost) -> None:
-        # A renewed lease ends later; the timer finds that out when it looks.
         if type(outcome) is not Renewed:
             self._failed(command.desk, outcome)
+        elif outcome.lease_ends_at is not None and outcome.lease_ends_at > self.leases_until:
+            # It ends later than before; the timer finds that out when it looks.
+            self.leases_until = outcome.lease_ends_at
 
-    def _settle(
-        self, command: Settle | Cancel | Park, outcome: Settled | LeaseLost | NotFound | Refused
-    ) -> None:
+    def _settle(self, command: Settle | Cancel | Park, outcome: Settled | LeaseLost | NotFound | Refused) -> None:
         ref = command.ref
         if type(outcome) is not Settled:
             self._failed(ref.desk, outcome)
@@ -182,9 +186,7 @@ class Effects:
         if state is State.READY and due_at is not None and due_at > command.at:
             # It holds its lane until then.
             self._until(due_at)
-        elif state is State.RECEIVED or (
-            ref.desk in self._unlimited and state in (State.DELIVERED, State.CANCELLED)
-        ):
+        elif state is State.RECEIVED or (ref.desk in self._unlimited and state in (State.DELIVERED, State.CANCELLED)):
             # It held nobody up, so nothing becomes leasable by its going.
             pass
         else:
@@ -221,6 +223,7 @@ class Effects:
         self.unsure = True
         if type(command) is Shift:
             self.shifted_us += command.by_us
+            self.leases_until += command.by_us
 
     def _redrive(self, command: Redrive | Unpark, outcome: Redriven) -> None:
         if type(outcome) is not Redriven:

@@ -29,7 +29,7 @@ from .clock import JUMP_US, Clock
 from .effects import FAR, Effects
 from .stats import Stats
 from .sweeper import SWEEP_S, Sweeper
-from .writer import GROUP_MAX, QUEUE_MAX, Wakeup, Writer
+from .writer import GROUP_MAX, QUEUE_MAX, LastCommands, Wakeup, Writer
 
 log = logging.getLogger("posthouse.engine")
 
@@ -60,12 +60,13 @@ class Engine:
         self.on_commit: list[CommitHook] = []
         self._store = store
         self._policies = store.policies
-        self._effects = Effects(store.policies)
-        self.stats = Stats(self._effects.counts)
+        self.stats = Stats()
+        self._effects = Effects(store.policies, self.stats.outcomes)
         self._failure_callback = on_failure
         self._writer = Writer(
             store,
             self.clock,
+            self.stats,
             after_commit=self._after_commit,
             on_failure=self._failed,
             queue_max=queue_max,
@@ -102,19 +103,31 @@ class Engine:
         """``start`` without holding up the event loop."""
         return await asyncio.to_thread(self.start, restored_from)
 
-    def close(self) -> None:
-        """Finish all that was accepted, stop the threads, close the store. Idempotent."""
-        # What this iteration of the caller's own loop has submitted so far was accepted too.
-        self._writer.flush()
-        self._close()
+    def close(self, last: LastCommands | None = None) -> None:
+        """Finish all that was accepted, stop the threads, close the store. Idempotent.
 
-    async def aclose(self) -> None:
+        ``last`` is asked, when nothing more is accepted, for commands to end with: releases, for instance.
+        """
+        self.flush()
+        self._close(last)
+
+    async def aclose(self, last: LastCommands | None = None) -> None:
         """``close`` without holding up the event loop."""
-        self._writer.flush()
-        await asyncio.to_thread(self._close)
+        self.flush()
+        await asyncio.to_thread(self._close, last)
 
-    def _close(self) -> None:
-        with self._close_lock:
+    def flush(self) -> None:
+        """Hand over what the tasks of this very iteration have submitted, if a loop runs in this thread.
+
+        It would be handed over at the iteration's end; what closes the engine before that must not cut it off.
+        """
+        self._writer.flush()
+
+    def _close(self, last: LastCommands | None) -> None:
+        # A failure callback may close the engine on the writer's thread, for which another closer waits.
+        if not self._close_lock.acquire(blocking=not self._writer.is_current_thread()):
+            return
+        try:
             if self._closed:
                 return
             self.sweeper.stop()
@@ -125,7 +138,9 @@ class Engine:
                 readers.shutdown(cancel_futures=True)
             # Before the writer stops, so that nobody waits for a ring that cannot come.
             self.bell.close(self._writer.closed_error)
-            self._writer.stop()
+            self._writer.stop(last)
+        finally:
+            self._close_lock.release()
 
     @property
     def closed(self) -> bool:
@@ -273,21 +288,16 @@ class Engine:
         assert isinstance(swept, Swept)
         return swept
 
-    def _after_commit(
-        self, commands: Sequence[Command], outcomes: Sequence[Outcome], seconds: float
-    ) -> list[Wakeup]:
-        stats, effects, sweeper = self.stats, self._effects, self.sweeper
-        stats.commits += 1
-        stats.commands += len(commands)
-        stats.group_size.observe(len(commands))
-        stats.commit_seconds.observe(seconds)
+    def _after_commit(self, commands: Sequence[Command], outcomes: Sequence[Outcome], seconds: float) -> list[Wakeup]:
+        effects, sweeper = self._effects, self.sweeper
         effects.begin()
         effects.gather(commands, outcomes)
+        sweeper.leases_until = effects.leases_until
         if effects.soonest != FAR:
             sweeper.arm(effects.soonest)
         if effects.unsure:
             if effects.shifted_us:
-                stats.shifts += 1
+                self.stats.shifts += 1
             sweeper.doubt(effects.shifted_us)
         for hook in self.on_commit:
             try:

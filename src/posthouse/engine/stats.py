@@ -8,7 +8,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from .effects import Counts
+Counts = dict[tuple[str, str], int]
+"""By desk and word: posted, duplicate, refused_full, leased, delivered, retried, …"""
 
 SIZE_BOUNDS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000)
 SECONDS_BOUNDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
@@ -38,19 +39,21 @@ class Histogram:
 class Stats:
     """What an engine has done since it started."""
 
-    def __init__(self, outcomes: Counts) -> None:
+    def __init__(self) -> None:
         self.commands = 0
         self.commits = 0
         self.failed_groups = 0
-        """Groups that the store refused; their callers know."""
-        self.jobs = 0
+        """Groups that the store could not commit; their callers were told."""
         self.shifts = 0
         """How often the clock was found set."""
         self.group_size = Histogram(SIZE_BOUNDS)
         self.commit_seconds = Histogram(SECONDS_BOUNDS)
-        self._outcomes = outcomes
+        self.outcomes: Counts = {}
+        """The writer's own; read a copy of it (``dict(stats.outcomes)``)."""
 
-    @property
-    def outcomes(self) -> Counts:
-        """Outcomes by (desk, word), as they are now."""
-        return dict(self._outcomes)
+    def committed(self, commands: int, seconds: float) -> None:
+        """Count a commit."""
+        self.commands += commands
+        self.commits += 1
+        self.group_size.observe(commands)
+        self.commit_seconds.observe(seconds)

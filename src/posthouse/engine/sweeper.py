@@ -59,7 +59,8 @@ class Sweeper:
         self._on_failure = on_failure
         self._sweep_us = int(sweep_s * SECOND)
         self._due = getattr(store, "due", None)
-        self._leases_end = any(policy.lease_s is not None for policy in store.policies.values())
+        self.leases_until: Instant = 0
+        """The latest end of any lease; the engine keeps it. After it there are none to end."""
         self._changed = threading.Condition(threading.Lock())
         self._timer_at: Instant = FAR
         self._unsure = True  # at the start only the store knows what it holds
@@ -152,7 +153,7 @@ class Sweeper:
         if ended:
             self._ring_due(seen_at, now)
         sweeping = now >= self._sweep_at
-        if sweeping or (ended and self._leases_end):
+        if sweeping or (ended and seen_at < self.leases_until):
             self._sweep()
         with self._changed:
             self._seen_at = now

@@ -31,6 +31,7 @@ from ..mailbox.message import Instant
 from ..mailbox.outcome import Outcome
 from ..mailbox.store import Store
 from .clock import Clock
+from .stats import Stats
 
 log = logging.getLogger("posthouse.writer")
 
@@ -43,6 +44,7 @@ REFILL_S = 0.002
 Job = Callable[[Store], Any]
 Wakeup = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]"]
 """A future of that loop which is to be given True."""
+LastCommands = Callable[[], Sequence[Command]]
 AfterCommit = Callable[[Sequence[Command], Sequence[Outcome], float], Iterable[Wakeup]]
 
 
@@ -142,6 +144,7 @@ class Writer:
         self,
         store: Store,
         clock: Clock,
+        stats: Stats,
         *,
         after_commit: AfterCommit,
         on_failure: Callable[[BaseException], None],
@@ -151,6 +154,7 @@ class Writer:
     ) -> None:
         self._store = store
         self._clock = clock
+        self._stats = stats
         self._after_commit = after_commit
         self._on_failure = on_failure
         self._queue_max = queue_max
@@ -202,7 +206,7 @@ class Writer:
 
     def call(self, commands: tuple[Command, ...], job: Job | None = None) -> Any:
         """Submit from a plain thread and wait."""
-        if threading.current_thread() is self._thread:
+        if self.is_current_thread():
             raise RuntimeError("a job on the writer's thread must not wait for the writer")
         waiter = ThreadWaiter()
         if not self.enter([(commands, waiter, None, job)]):
@@ -228,9 +232,8 @@ class Writer:
             if not refused:
                 self._line_up(entries)
                 # While woken tasks are about to submit, the writer is left asleep: its group grows.
-                if self._asleep and self._queue and (not self._expected or self._queued >= self._enough):
-                    self._asleep = False
-                    self._gate.release()
+                if self._queue and (not self._expected or self._queued >= self._enough):
+                    self._wake()
         if refused:
             for _, waiter, port, _ in entries:
                 if port is not None and not waiter.cancelled():
@@ -247,25 +250,40 @@ class Writer:
         if port is not None:
             port.flush()
 
-    def stop(self) -> None:
-        """Take nothing more, finish all that was taken, close the store, end the thread. Idempotent."""
-        self._stop_asked.set()
+    def stop(self, last: LastCommands | None = None) -> None:
+        """Take nothing more, finish all that was taken, close the store, end the thread. Idempotent.
+
+        ``last`` is asked, when nothing more is taken, for commands to end with.
+        """
+        waiter = None
         with self._mutex:
+            if last is not None and not self._closing:
+                commands = tuple(last())
+                if commands:
+                    waiter = ThreadWaiter()
+                    self._line_up([(commands, waiter, None, None)])
             self._closing = True
-            if self._asleep:
-                self._asleep = False
-                self._gate.release()
-        # From the writer's own thread (a failure callback may do it) the end is only asked for.
-        if self._thread is not None and self._thread is not threading.current_thread():
+            self._wake()
+        self._stop_asked.set()
+        if self._thread is None:
+            # Never started: nothing was taken, and the store is still the caller's thread's.
+            self._thread = threading.Thread()
+            self._store.close()
+        elif self._thread.is_alive() and not self.is_current_thread():
+            # From the writer's own thread (a failure callback may do it) the end is only asked for.
             self._thread.join()
+        if waiter is not None and waiter.error is not None:
+            log.warning("the last commands failed: %s", waiter.error)
+
+    def is_current_thread(self) -> bool:
+        """Whether the caller is on the writer's own thread."""
+        return self._thread is threading.current_thread()
 
     def abort(self, error: BaseException) -> None:
         """Stop as after a failure, between two groups: a part of the engine broke."""
         with self._mutex:
             self._aborted = error
-            if self._asleep:
-                self._asleep = False
-                self._gate.release()
+            self._wake()
 
     @property
     def failure(self) -> BaseException | None:
@@ -288,9 +306,7 @@ class Writer:
             error = EngineClosed(f"the engine has stopped: {self._failure}")
             error.__cause__ = self._failure
             return error
-        return EngineClosed(
-            "the engine is closed" if self._thread is not None else "the engine is not started"
-        )
+        return EngineClosed("the engine is closed" if self._thread is not None else "the engine is not started")
 
     def _open_port(self, loop: asyncio.AbstractEventLoop) -> Port:
         with self._mutex:
@@ -298,6 +314,12 @@ class Writer:
             for closed in [known for known in self._ports if known.is_closed()]:
                 del self._ports[closed]
             return self._ports.setdefault(loop, Port(loop, self))
+
+    def _wake(self) -> None:
+        """With the mutex: end the writer's sleep, if it sleeps."""
+        if self._asleep:
+            self._asleep = False
+            self._gate.release()
 
     def _line_up(self, entries: list[Entry]) -> None:
         """With the mutex: into the queue as far as there is room and nobody is before them, else in line."""
@@ -368,16 +390,19 @@ class Writer:
         try:
             self._take(entries, commands, at)
             began = time.perf_counter()
-            outcomes = self._store.apply(commands)
+            # A batch of no commands is a way to wait for all before it.
+            outcomes = self._store.apply(commands) if commands else []
             seconds = time.perf_counter() - began
             if len(outcomes) != len(commands):
                 raise RuntimeError(f"the store gave {len(outcomes)} outcomes to {len(commands)} commands")
             self._shift_us = 0
+            self._stats.committed(len(commands), seconds)
             wakeups = self._after_commit(commands, outcomes, seconds)
         except (StoreFull, StoreUnavailable) as error:
             if error.fatal:
                 self._fail(error, entries)
                 return
+            self._stats.failed_groups += 1
             log.warning("%d commands failed: %s", len(commands), error)
             self._refuse(entries, _copier(error))
         except BaseException as error:
@@ -429,9 +454,7 @@ class Writer:
                 self._queued += len(commands)
             line.popitem(last=False)
 
-    def _answer(
-        self, entries: list[Entry], outcomes: Sequence[Outcome], first: int, wakeups: Iterable[Wakeup]
-    ) -> None:
+    def _answer(self, entries: list[Entry], outcomes: Sequence[Outcome], first: int, wakeups: Iterable[Wakeup]) -> None:
         ports: list[Port] = []
         woken = 0
         waiter: Any

@@ -79,9 +79,7 @@ def faults(chunk: Chunk, after: int, prev: bytes | None) -> list[Fault]:
     return found
 
 
-def checked(
-    source: ChunkSource, after: int, upto: int, prev: bytes | None = None
-) -> Generator[Chunk, None, None]:
+def checked(source: ChunkSource, after: int, upto: int, prev: bytes | None = None) -> Generator[Chunk, None, None]:
     """The chunks above ``after`` up to ``upto``, the end of one; StoreCorrupt names the first fault."""
     if after == 0:
         prev = chunks.GENESIS
@@ -92,11 +90,11 @@ def checked(
             for fault in faults(chunk, after, prev):
                 raise StoreCorrupt(f"{place(source.node, chunk)} is {fault.kind}: {fault.detail}")
             if chunk.last > upto:
-                raise StoreCorrupt(
-                    f"{place(source.node, chunk)} goes beyond offset {upto}, which should end a chunk"
-                )
+                raise StoreCorrupt(f"{place(source.node, chunk)} goes beyond offset {upto}, which should end a chunk")
             yield chunk
             after, prev = chunk.last, chunk.hash
+            if after == upto:
+                return
     if after < upto:
         raise StoreCorrupt(f"node {source.node}: the chunks of the offsets {after + 1} to {upto} are missing")
 

@@ -17,7 +17,6 @@ from typing import Any
 import orjson
 
 from ..errors import StoreCorrupt
-from ..mailbox.event import Event
 from ..mailbox.store import Chunk
 from . import feed, schema, segment
 from .feed import ChunkSource
@@ -47,11 +46,7 @@ def history(
     def take(where: str, search: Callable[[], list[Row]]) -> None:
         try:
             for row in search():
-                if (
-                    desk in (None, row.desk)
-                    and mailbox in (None, row.mailbox)
-                    and sender in (None, row.sender)
-                ):
+                if desk in (None, row.desk) and mailbox in (None, row.mailbox) and sender in (None, row.sender):
                     known = rows.setdefault((row.node, row.offset), row)
                     if known != row:
                         raise StoreCorrupt(f"{where} differs from another place in offset {row.offset}")
@@ -77,22 +72,17 @@ def history(
 
 
 def _in_chunk(node: str, chunk: Chunk, id: str) -> list[Row]:
-    """The rows of this id in a chunk, whose bytes are looked for before anything is parsed."""
+    """The rows of this id in a chunk. Most chunks lack it: its bytes are looked for before anything is parsed."""
     try:
-        data = zlib.decompress(chunk.data)
-        needle = orjson.dumps(id)
-        if needle not in data:
+        if orjson.dumps(id) not in zlib.decompress(chunk.data):
             return []
-        return [
-            Row._make(schema.row_values(node, offset, chunk.first, Event(*orjson.loads(line))))
-            for offset, line in enumerate(data.split(b"\n"), chunk.first)
-            if needle in line and orjson.loads(line)[_ID] == id
-        ]
-    except (zlib.error, ValueError, TypeError, LookupError) as error:
+    except zlib.error as error:
         raise StoreCorrupt(f"{feed.place(node, chunk)} cannot be read: {error}") from error
-
-
-_ID = Event._fields.index("message_id")
+    return [
+        Row._make(schema.row_values(node, offset, chunk.first, event))
+        for offset, event in enumerate(feed.decode(node, chunk), chunk.first)
+        if event.message_id == id
+    ]
 
 
 def _segments(folder: Path) -> Iterator[Path]:

@@ -38,8 +38,7 @@ COLUMNS: tuple[Column, ...] = (
         "node",
         "string",
         False,
-        "One store; equal to its folder. "
-        "A restored snapshot takes a new node name, since it would reuse offsets.",
+        "One store; equal to its folder. A restored snapshot takes a new node name, since it would reuse offsets.",
     ),
     Column("offset", "int64", False, "1, 2, 3 … per node, without gaps. Order is by offset, never by `at`."),
     Column(

@@ -122,9 +122,7 @@ def temporary_name(name: str) -> str:
 def is_temporary(name: str) -> bool:
     """Whether a file is what a run left that did not come to its end."""
     return (
-        name.startswith(".")
-        and name.endswith(".tmp")
-        and schema.offsets_of(name[1:].removesuffix(".tmp")) is not None
+        name.startswith(".") and name.endswith(".tmp") and schema.offsets_of(name[1:].removesuffix(".tmp")) is not None
     )
 
 
@@ -246,9 +244,7 @@ def _check_same(path: Path, fresh: Path, stamp: Stamp) -> None:
     if found.findings:
         raise StoreCorrupt(f"{path} is in the way of the segment to be written: {found.findings[0].detail}")
     if found.stamp != stamp:
-        raise StoreCorrupt(
-            f"{path} is in the way of the segment to be written: it is a segment of other events"
-        )
+        raise StoreCorrupt(f"{path} is in the way of the segment to be written: it is a segment of other events")
 
 
 def _same_bytes(one: Path, other: Path) -> bool:
@@ -294,9 +290,7 @@ def _seal_fault(path: Path, keys: Mapping[str, str]) -> str | None:
 
     Key and value each tell that there is one: a fault in either leaves the other.
     """
-    sealed = [
-        key for key, value in keys.items() if key == schema.KEY_SEAL or value.startswith(schema.SEAL_PREFIX)
-    ]
+    sealed = [key for key, value in keys.items() if key == schema.KEY_SEAL or value.startswith(schema.SEAL_PREFIX)]
     if not sealed:
         return None
     value = keys[sealed[0]]
@@ -343,9 +337,7 @@ def stamp_of(keys: Mapping[str, str]) -> Stamp:
         raise ValueError(f"its metadata lacks {', '.join(missing)}")
     version = keys[schema.KEY_VERSION]
     if version != str(schema.SCHEMA_VERSION):
-        raise ValueError(
-            f"its schema version is {version!r:.40}, and this program knows {schema.SCHEMA_VERSION}"
-        )
+        raise ValueError(f"its schema version is {version!r:.40}, and this program knows {schema.SCHEMA_VERSION}")
     for key in (schema.KEY_FIRST, schema.KEY_LAST):
         if not (keys[key].isascii() and keys[key].isdigit() and len(keys[key]) <= schema.OFFSET_DIGITS):
             raise ValueError(f"{key} is no offset: {keys[key]!r:.40}")

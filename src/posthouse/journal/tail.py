@@ -58,7 +58,7 @@ def export(
     segment.arrow()  # Before anything is planned.
     node = source.node
     home = Path(folder) / schema.folder_name(node)
-    least = 1 if final else min_events
+    least = 1 if final else min(min_events, segment_events)
     paths: list[Path] = []
     done = told = 0
 
@@ -83,9 +83,7 @@ def export(
                     return Exported(tuple(paths), done, upto - last.last)
                 planned = source.plan_segment(boundary)
                 if planned.last != boundary:
-                    raise StoreError(
-                        f"node {node}: asked for a segment up to {boundary}, the store planned {planned}"
-                    )
+                    raise StoreError(f"node {node}: asked for a segment up to {boundary}, the store planned {planned}")
             _check_plan(node, last, planned)
             rows = _Rows(source, planned, prev, tell)
             stamp = segment.Stamp(node, planned.first, planned.last, planned.prev, "")
@@ -154,9 +152,7 @@ class _Rows:
 
     def values(self) -> Generator[RowValues, None, None]:
         node = self.source.node
-        with closing(
-            feed.checked(self.source, self.planned.first - 1, self.planned.last, self.prev)
-        ) as chunks:
+        with closing(feed.checked(self.source, self.planned.first - 1, self.planned.last, self.prev)) as chunks:
             for chunk in chunks:
                 events = feed.decode(node, chunk)
                 for offset, event in enumerate(events, chunk.first):

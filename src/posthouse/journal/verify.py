@@ -36,7 +36,7 @@ def verify(
     last = max((last for _, last in known), default=0)
     for path, (first, end) in seen.places.items():
         if (first, end) not in known:
-            beyond = f", which stands at {last}" if first > last else ""
+            beyond = f", which stands at {last}," if first > last else ""
             seen.findings.append(
                 Finding(Kind.FOREIGN, str(path), f"the store{beyond} knows of no segment {first} to {end}")
             )
@@ -83,15 +83,11 @@ def _verify_chunks(source: JournalSource, segments: Sequence[Segment], progress:
                 progress(found.events, max(upto - begun, found.events))
     if after < upto:
         found.append(
-            Finding(
-                Kind.MISSING, f"node {node}", f"the chunks of the offsets {after + 1} to {upto} are missing"
-            )
+            Finding(Kind.MISSING, f"node {node}", f"the chunks of the offsets {after + 1} to {upto} are missing")
         )
     for end in ends:
         found.append(
-            Finding(
-                Kind.INVALID, f"node {node}", f"the planned segment's end {end} is not the end of a chunk"
-            )
+            Finding(Kind.INVALID, f"node {node}", f"the planned segment's end {end} is not the end of a chunk")
         )
     if progress is not None:
         progress(found.events, found.events)
@@ -124,18 +120,14 @@ def _verify_record(node: str, segments: Sequence[Segment], found: Findings) -> i
                 )
             )
         elif each.first <= last:
-            found.append(
-                Finding(Kind.OVERLAP, where, f"the segment recorded before it ends at offset {last}")
-            )
+            found.append(Finding(Kind.OVERLAP, where, f"the segment recorded before it ends at offset {last}"))
         elif each.prev != chain:
             found.append(Finding(Kind.CHAIN_BROKEN, where, "its prev is not the chain of the one before"))
         if each.last < each.first:
             found.append(Finding(Kind.INVALID, where, "it ends before it begins"))
         if each.chain:
             if not schema.is_hash(each.chain):
-                found.append(
-                    Finding(Kind.INVALID, where, f"its chain is no SHA-256 in hex: {each.chain!r:.80}")
-                )
+                found.append(Finding(Kind.INVALID, where, f"its chain is no SHA-256 in hex: {each.chain!r:.80}"))
             last, chain = max(last, each.last), each.chain
         elif index != len(segments) - 1:
             found.append(Finding(Kind.INVALID, where, "it is only planned, and others come after it"))
@@ -207,9 +199,7 @@ def _verify_node(home: Path, node: str, recorded: Sequence[Segment], progress: P
         found.events += checked.events
         found += checked.findings
         if first > after + 1:
-            found.append(
-                Finding(Kind.MISSING, str(home), f"no segment holds the offsets {after + 1} to {first - 1}")
-            )
+            found.append(Finding(Kind.MISSING, str(home), f"no segment holds the offsets {after + 1} to {first - 1}"))
             before = None
         elif first <= after:
             found.append(Finding(Kind.OVERLAP, str(path), f"the segment before it ends at offset {after}"))
@@ -228,9 +218,7 @@ def _verify_node(home: Path, node: str, recorded: Sequence[Segment], progress: P
         path = home / schema.file_name(each.first, each.last)
         stamp = stamps.get((each.first, each.last))
         if path not in places:
-            found.append(
-                Finding(Kind.MISSING, str(path), "the store recorded this segment, and it is not there")
-            )
+            found.append(Finding(Kind.MISSING, str(path), "the store recorded this segment, and it is not there"))
         elif stamp is not None and (stamp.prev, stamp.chain) != (each.prev, each.chain):
             found.append(Finding(Kind.ALTERED, str(path), "its chain is not the one that the store recorded"))
     return _Seen(found, places)

@@ -25,6 +25,9 @@ NO_HEADERS: Mapping[str, str] = {}
 class State(enum.StrEnum):
     """Where a message is in its life. docs/ARCHITECTURE.md draws the machine."""
 
+    # A member is looked up several times for each command, and the one that enums have is slow.
+    __hash__ = str.__hash__
+
     READY = "ready"
     LEASED = "leased"
     RECEIVED = "received"

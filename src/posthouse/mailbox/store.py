@@ -54,8 +54,9 @@ Where more than one reading was possible, this one holds:
   a quiet period and nothing of the lane is in flight, at ``rules.quiet_until`` of its first and last. It may
   name an instant at which nothing can be leased, never miss one.
 - Attempts: what is settled in flight (all verdicts but received and return), lost, or received and left
-  counts one; an uncertain message was counted when it became so. Expiry, operators, recall, release and
-  ``unreceived`` count none, though the event of a lease that ends carries the number under way.
+  counts one, and so does one left unreceived that dies (parked_full); an uncertain message was counted when
+  it became so. Expiry, deadlines, operators, recall, release and parking the unreceived count none, though
+  the event of a lease that ends carries the number under way. So the journal alone tells the attempts.
 - Received again: Settled, no event. Received sets ``unreceived`` to 0 (holders are counted in a row).
 - ``reason`` and ``error`` of a message are those of its last failed attempt (retried, returned, died,
   uncertain, lost, unconfirmed: error None where there is none). What ends it otherwise (expired, deadline,

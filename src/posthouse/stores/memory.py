@@ -191,9 +191,7 @@ class MemoryStore:
         if first is not None:
             self._record_door(c, ev.DUPLICATE, None)
             finished_at = first.since if first.state in FINISHED else None
-            return oc.Duplicate(
-                first.state, first.seq, first.attempts, first.reason, first.error, finished_at
-            )
+            return oc.Duplicate(first.state, first.seq, first.attempts, first.reason, first.error, finished_at)
         refusal = rules.admit(policy, message, self._depth(message.desk, message.mailbox), c.exempt, at)
         if refusal is not None:
             self._record_door(c, ev.REFUSED, str(refusal))
@@ -212,9 +210,7 @@ class MemoryStore:
             posted_in=self._serial,
         )
         self._put_entry(message.ref, entry)
-        self._record(
-            entry, ev.POSTED, at, reason=c.reason, due_at=message.due_at or at, expires_at=entry.expires_at
-        )
+        self._record(entry, ev.POSTED, at, reason=c.reason, due_at=message.due_at or at, expires_at=entry.expires_at)
         return oc.Posted(entry.seq, entry.expires_at)
 
     def _lease(self, policy: Policy, c: cm.Lease) -> Outcome:
@@ -224,9 +220,7 @@ class MemoryStore:
                 if len(deliveries) < c.limit:
                     deliveries += self._lease_lane(policy, lane, c, c.limit - len(deliveries))
             return oc.Leased(c.token, tuple(deliveries))
-        for mailbox in sorted(
-            self._in_lane.get(c.desk, {}), key=lambda m: _served(self._mailboxes[c.desk, m])
-        ):
+        for mailbox in sorted(self._in_lane.get(c.desk, {}), key=lambda m: _served(self._mailboxes[c.desk, m])):
             for lane in self._lanes_to_visit(c.desk, mailbox):
                 deliveries = self._lease_lane(policy, lane, c, c.limit)
                 if deliveries:
@@ -413,9 +407,7 @@ class MemoryStore:
             self._leave(policy, entry, seen, c.reason, c.at)
         return oc.Released(len(held))
 
-    def _leave(
-        self, policy: Policy, entry: Entry, seen: set[LaneKey], reason: str | None, at: Instant
-    ) -> None:
+    def _leave(self, policy: Policy, entry: Entry, seen: set[LaneKey], reason: str | None, at: Instant) -> None:
         """The holder left; ``seen``: lanes whose first unreceived message was counted already."""
         if entry.state is State.RECEIVED:
             # It arrived and was not confirmed: this attempt counts.
@@ -428,7 +420,9 @@ class MemoryStore:
             entry = entry._replace(unreceived=entry.unreceived + 1)
         fate = rules.left(policy, entry.unreceived, self._parked(entry), reason)
         kept = entry.reason if fate.state is State.READY else fate.reason
-        self._end(policy, entry, fate, at, counted=False, reason=kept, error=entry.error)
+        # What dies in flight counts, so that the journal alone tells how many attempts there were.
+        counted = fate.state is State.DEAD
+        self._end(policy, entry, fate, at, counted=counted, reason=kept, error=entry.error)
 
     def _lose(self, policy: Policy, entry: Entry, at: Instant) -> Fate:
         fate = rules.lost(policy, entry.attempts + 1, self._parked(entry), at)
@@ -470,9 +464,7 @@ class MemoryStore:
             fate = Fate(State.CANCELLED, ev.CANCELLED, "kept_long_enough")
             policy = self.policies[entry.message.desk]
             self._end(policy, entry, fate, c.at, counted=False, reason=fate.reason, error=entry.error)
-        stale = self._due(
-            c.at, lambda p, e: _kept_until(p, e) if e.state in FINISHED and not e.memory else None
-        )
+        stale = self._due(c.at, lambda p, e: _kept_until(p, e) if e.state in FINISHED and not e.memory else None)
         stale = stale[: c.limit]
         for entry in stale:
             self._put_entry(entry.message.ref, _as_memory(entry))
@@ -517,9 +509,7 @@ class MemoryStore:
             detail["restored_from"] = dict(c.restored_from)
         self._events.append(Event(c.at, ev.STARTED, "", detail=_json(detail)))
         seen: set[LaneKey] = set()
-        held = self._by_number(
-            ref for (desk, _), refs in self._held.items() if desk in self.policies for ref in refs
-        )
+        held = self._by_number(ref for (desk, _), refs in self._held.items() if desk in self.policies for ref in refs)
         for entry in held:
             policy = self.policies[entry.message.desk]
             if policy.lease_s is None:
@@ -872,9 +862,7 @@ class MemoryStore:
             )
         )  # fmt: skip
 
-    def _record_switch(
-        self, event: str, key: LaneKey, holder: str | None, reason: str | None, at: Instant
-    ) -> None:
+    def _record_switch(self, event: str, key: LaneKey, holder: str | None, reason: str | None, at: Instant) -> None:
         desk, mailbox, lane = key
         self._events.append(Event(at, event, desk, mailbox, lane, holder=holder, reason=reason))
 
@@ -976,9 +964,7 @@ class MemoryStore:
         """A page of a mailbox's lanes in order of name."""
         with self._lock:
             keys = [
-                key
-                for key in sorted(self._lanes)
-                if key[:2] == (desk, mailbox) and (after is None or key[2] > after)
+                key for key in sorted(self._lanes) if key[:2] == (desk, mailbox) and (after is None or key[2] > after)
             ]
             return [self._lane_view(key) for key in keys[:limit]]
 

@@ -39,9 +39,7 @@ def traffic(count: int = 20, node: str = "n1") -> MemoryStore:
 def work(store: MemoryStore, begin: int, end: int) -> None:
     for i in range(begin, end):
         at = NOON + i * 1_000
-        message = Message(
-            "inbound", f"box-{i % 3}", f"id-{i}", b"b" * i, sender="s", lane=f"lane-{i}", cause=f"c-{i}"
-        )
+        message = Message("inbound", f"box-{i % 3}", f"id-{i}", b"b" * i, sender="s", lane=f"lane-{i}", cause=f"c-{i}")
         store.apply([Post(message, at=at), Lease("inbound", message.mailbox, f"t-{i}", "worker", at=at)])
         if i % 4 == 3:
             error = HOSTILE[i % len(HOSTILE)]

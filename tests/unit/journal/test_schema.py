@@ -19,7 +19,8 @@ from posthouse.mailbox.event import Event
 CONTRACT = """
 node string, offset int64, at timestamp, commit int64, event string, desk string, mailbox string, lane string,
 lane_seq int64, message_id string, kind string, sender string, attempt int32, holder string?,
-size_bytes int64, reason string?, error string?, due_at timestamp?, expires_at timestamp?, cause_id string?, detail string?
+size_bytes int64, reason string?, error string?, due_at timestamp?, expires_at timestamp?, cause_id string?,
+detail string?
 """
 
 
@@ -76,9 +77,7 @@ def test_a_node_has_its_own_folder(node: str) -> None:
 
 def test_the_chain_is_what_anybody_computes_from_the_contract() -> None:
     rows = [
-        tuple(
-            schema.row_values("n", 1 + i, 1, Event(i, "died", text, message_id=text, error=text, due_at=-i))
-        )
+        tuple(schema.row_values("n", 1 + i, 1, Event(i, "died", text, message_id=text, error=text, due_at=-i)))
         for i, text in enumerate(HOSTILE)
     ]
     digest = hashlib.sha256(b"0" * 64 + b"\n")
@@ -143,9 +142,7 @@ except MissingExtra as error:
 assert store.segments() == []
 """
     root = Path(__file__).parents[3]
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=root, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True, check=False)
     assert done.stderr == ""
     assert done.stdout == "journal segments need pyarrow: pip install posthouse[journal]\n"
 

@@ -39,9 +39,7 @@ def rows_of(count: int, first: int = 1, node: str = "n1") -> list[schema.RowValu
     return rows
 
 
-def written(
-    home: Path, count: int = 40, first: int = 1, prev: str = schema.GENESIS, node: str = "n1"
-) -> Path:
+def written(home: Path, count: int = 40, first: int = 1, prev: str = schema.GENESIS, node: str = "n1") -> Path:
     folder = home / schema.folder_name(node)
     folder.mkdir(parents=True, exist_ok=True)
     stamp = Stamp(node, first, first + count - 1, prev, "")
@@ -95,9 +93,7 @@ def test_rows_come_back_as_they_were_whatever_text_they_hold(tmp_path: Path) -> 
     assert segment.check(path).events == 40
 
 
-def test_the_same_rows_give_the_same_bytes_however_they_arrive(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_same_rows_give_the_same_bytes_however_they_arrive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segment, "BATCH_ROWS", 50)
     monkeypatch.setattr(segment, "GROUP_ROWS", 200)
     one, other = tmp_path / "1" / "node=n1", tmp_path / "2" / "node=n1"
@@ -208,15 +204,16 @@ def flips(data: bytes, places: Iterator[int]) -> Iterator[bytes]:
         yield bytes(damaged)
 
 
-def test_a_flipped_bit_in_any_byte_of_a_segment_is_found(tmp_path: Path) -> None:
-    path = written(tmp_path, 9)
+def find_flips(folder: Path, choose: Callable[[int], list[int]]) -> None:
+    """Flip one bit after the other in a small segment; ``choose`` which, by the size of the file."""
+    stamp = Stamp("n1", 1, 3, schema.GENESIS, "")
+    rows = [schema.row_values("n1", i, 1, Event(NOON + i, "posted", "relay", "box", message_id="m")) for i in (1, 2, 3)]
+    home = folder / "node=n1"
+    home.mkdir()
+    path = segment.write(home, stamp, rows).path
     data = path.read_bytes()
-    draw = random.Random(7)
+    places = choose(len(data))
     kinds: Counter[Kind] = Counter()
-    footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
-    # One bit of every byte; of the footer, where readers find all else, every third byte whole.
-    places = [8 * i + draw.randrange(8) for i in range(len(data))]
-    places += [8 * i + bit for i in range(footer, len(data), 3) for bit in range(8)]
     for damaged in flips(data, iter(places)):
         path.write_bytes(damaged)
         found = segment.check(path).findings
@@ -228,6 +225,21 @@ def test_a_flipped_bit_in_any_byte_of_a_segment_is_found(tmp_path: Path) -> None
     assert kinds[Kind.ALTERED] > len(places) / 2
     path.write_bytes(data)
     assert segment.check(path).findings == []
+
+
+def test_flipped_bits_all_over_a_segment_are_found(tmp_path: Path) -> None:
+    draw = random.Random(7)
+
+    def choose(size: int) -> list[int]:
+        # One bit of every other byte, and of every byte of the footer's end, where the metadata is.
+        return [8 * i + draw.randrange(8) for i in (*range(0, size, 2), *range(size - 600, size))]
+
+    find_flips(tmp_path, choose)
+
+
+@pytest.mark.slow
+def test_every_flipped_bit_of_a_segment_is_found(tmp_path: Path) -> None:
+    find_flips(tmp_path, lambda size: list(range(8 * size)))
 
 
 def test_a_flipped_bit_in_the_pages_of_a_large_segment_is_found(tmp_path: Path) -> None:
@@ -274,9 +286,7 @@ def test_a_segment_by_another_program_is_verified_by_its_chain(tmp_path: Path) -
 
     def loosen(table: pa.Table) -> pa.Table:
         """As Spark writes it: every column may be null; and text in another of arrow's forms."""
-        fields = [
-            pa.field(f.name, pa.large_string() if f.type == pa.string() else f.type) for f in table.schema
-        ]
+        fields = [pa.field(f.name, pa.large_string() if f.type == pa.string() else f.type) for f in table.schema]
         return table.cast(pa.schema(fields))
 
     rewrite(path, loosen)

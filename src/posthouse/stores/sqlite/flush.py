@@ -40,7 +40,15 @@ def _columns(count: int) -> str:
     return ", ".join(f"value->>{i}" for i in range(count))
 
 
-_INSERT_MESSAGE = f"INSERT INTO message SELECT {_columns(22)}, substr(?2, value->>22, value->>20) FROM json_each(?1)"
+_BODY = "coalesce(substr(?2, value->>{}, value->>{}), x'')"
+_INSERT_MESSAGE = f"INSERT INTO message SELECT {_columns(22)}, {_BODY.format(22, 20)} FROM json_each(?1)"
+# Most messages are as they were posted; what they have in common need not be read from JSON.
+_INSERT_PLAIN = (
+    "INSERT INTO message (number, lane_id, seq, state, posted_at, post_commit, attempts, unreceived, life, quiet,"
+    " due_at, expires_at, id, sender, kind, extra, size_bytes, crc, body)"
+    " SELECT value->>0, value->>1, value->>2, 0, value->>3, value->>4, 0, 0, 1, 1, 0, value->>5, value->>6, value->>7,"
+    f" value->>8, value->>9, value->>10, value->>11, {_BODY.format(12, 10)} FROM json_each(?1)"
+)
 _INSERT_MEMORY = f"INSERT OR REPLACE INTO memory SELECT {_columns(14)} FROM json_each(?)"
 _INSERT_LEASE = f"INSERT OR REPLACE INTO lease SELECT {_columns(9)} FROM json_each(?)"
 _INSERT_LANE = f"INSERT OR REPLACE INTO lane_state SELECT {_columns(7)} FROM json_each(?)"
@@ -109,6 +117,9 @@ def _flush_places(work: WorkingSet) -> None:
 
 def _flush_entries(work: WorkingSet) -> int:
     """Write messages, memories and leases; return how many messages were new."""
+    plain: list[tuple[Any, ...]] = []
+    plain_bodies: list[bytes] = []
+    plain_place = 1
     inserts: list[tuple[Any, ...]] = []
     bodies: list[bytes] = []
     place = 1
@@ -136,16 +147,26 @@ def _flush_entries(work: WorkingSet) -> int:
         if not entry.stored:
             body = entry.body
             assert body is not None
-            inserts.append(
-                (
-                    number, lane.id, entry.seq, CODES[entry.state], entry.posted_at, entry.post_commit,
-                    entry.attempts, entry.unreceived, entry.life, int(entry.quiet), entry.due_at, entry.expires_at,
-                    entry.since, _keep_until(entry), entry.batch, _note(entry), entry.id, entry.sender, entry.kind,
-                    _extra(entry), len(body), entry.crc, place,
-                )
-            )  # fmt: skip
-            bodies.append(body)
-            place += len(body)
+            if not entry.row_changed and entry.quiet and not entry.due_at:
+                plain.append(
+                    (
+                        number, lane.id, entry.seq, entry.posted_at, entry.post_commit, entry.expires_at, entry.id,
+                        entry.sender, entry.kind, _extra(entry), entry.size_bytes, entry.crc, plain_place,
+                    )
+                )  # fmt: skip
+                plain_bodies.append(body)
+                plain_place += entry.size_bytes
+            else:
+                inserts.append(
+                    (
+                        number, lane.id, entry.seq, CODES[entry.state], entry.posted_at, entry.post_commit,
+                        entry.attempts, entry.unreceived, entry.life, int(entry.quiet), entry.due_at,
+                        entry.expires_at, entry.since, _keep_until(entry), entry.batch, _note(entry), entry.id,
+                        entry.sender, entry.kind, _extra(entry), entry.size_bytes, entry.crc, place,
+                    )
+                )  # fmt: skip
+                bodies.append(body)
+                place += entry.size_bytes
         elif entry.row_changed:
             updates.append(
                 (
@@ -164,6 +185,8 @@ def _flush_entries(work: WorkingSet) -> int:
             elif entry.lease_stored:
                 unleases.append(number)
     db = work.db
+    if plain:
+        db.execute(_INSERT_PLAIN, (_json(plain), b"".join(plain_bodies)))
     if inserts:
         db.execute(_INSERT_MESSAGE, (_json(inserts), b"".join(bodies)))
     if updates:
@@ -186,7 +209,7 @@ def _flush_entries(work: WorkingSet) -> int:
         db.execute(f"INSERT OR REPLACE INTO gone SELECT {_columns(3)} FROM json_each(?)", (_json(gone),))
         for number, lane_id, seq in gone:
             work.gone[number] = (lane_id, seq)
-    return len(inserts)
+    return len(plain) + len(inserts)
 
 
 def _flush_indexes(work: WorkingSet, posts: int) -> None:
@@ -280,12 +303,13 @@ def tidy(work: WorkingSet) -> None:
         entry.row_changed = entry.lease_changed = False
     loaded.extend(work.dirty.values())
     for entry in loaded:
-        if not (entry.unknown or entry.unindexed or entry.in_old or entry.token is not None):
-            if work.entries.pop(entry.number, None) is not None:
-                ref = (entry.lane.box.id, entry.sender, entry.id)
-                if work.refs.get(ref) is entry:
-                    del work.refs[ref]
-                work.drop_body(entry)
+        if entry.unknown or entry.unindexed or entry.in_old or entry.token is not None:
+            continue
+        if work.entries.pop(entry.number, None) is not None:
+            ref = (entry.lane.box.id, entry.sender, entry.id)
+            if work.refs.get(ref) is entry:
+                del work.refs[ref]
+            work.drop_body(entry)
     if work.bodies_bytes > BODIES_BYTES_MAX:
         _drop_bodies(work)
     for changed in (

@@ -5,31 +5,50 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Sequence
 
-
 from ...mailbox import rules
 from ...mailbox.command import Filter
 from ...mailbox.message import Instant, Ref, State
 from ...mailbox.store import DeskView, LaneView, MailboxView, MessageView
+from .lookup import id_hash, scan_sql
 from .records import LEASED, READY, RECEIVED, Box, Entry, Lane
-from .working import WorkingSet, id_hash, scan_sql
+from .turns import leasable_at
+from .working import WorkingSet
 
 _PAGE = 512
 
 
 def next_at(work: WorkingSet, at: Instant) -> Instant | None:
-    """The earliest end of a wait or a lease after ``at``; what has ended since is dropped."""
-    while work.timers and work.timers[0][0] <= at:
-        heapq.heappop(work.timers)
-    while work.ends:
-        ends_at, number = work.ends[0]
-        entry = work.entries.get(number)
-        if entry is not None and entry.token is not None and entry.ends_at == ends_at:
+    """The earliest end of a wait or a lease after ``at``; what is past or stale is dropped."""
+    while work.timers:
+        wake_at, lane_id = work.timers[0]
+        if wake_at > at and _is_true(work, lane_id, wake_at, at):
             break
+        heapq.heappop(work.timers)
+    while work.ends and not _is_held_until(work, *work.ends[0]):
         heapq.heappop(work.ends)
     instants = [work.timers[0][0]] if work.timers else []
-    # A lease that has ended already is the sweep's; it wants to come at once.
-    instants += [max(work.ends[0][0], at + 1)] if work.ends else []
+    if work.ends and work.ends[0][0] > at:
+        instants.append(work.ends[0][0])
+    else:
+        # Leases have run out and wait for the sweep; the earliest that has not is further down.
+        instants += [ends_at for ends_at, number in work.ends if ends_at > at and _is_held_until(work, ends_at, number)]
     return min(instants, default=None)
+
+
+def _is_held_until(work: WorkingSet, ends_at: Instant, number: int) -> bool:
+    entry = work.entries.get(number)
+    return entry is not None and entry.token is not None and entry.ends_at == ends_at
+
+
+def _is_true(work: WorkingSet, lane_id: int, wake_at: Instant, at: Instant) -> bool:
+    """Whether a timer still says when its lane can be leased from; a quiet period that goes on moves it."""
+    lane = work.lanes.get(lane_id)
+    if lane is None or not lane.box.desk.policy.quiet_s:
+        return True
+    true_at = leasable_at(work, lane, at)
+    if true_at is not None and true_at > wake_at:
+        work.ring_at(lane, true_at)
+    return true_at == wake_at
 
 
 def _counts(depth: int, aside: dict[State, int], entries: Iterable[Entry]) -> dict[State, int]:

@@ -1,515 +1,21 @@
-"""The working set: what a batch of commands reads and changes, between the database and the rules.
+"""The working set: what a batch of commands changes, between the rules and the tables.
 
-In: keys to look for, records that were changed. Out: records, and at the end of a batch a handful of
-bulk statements. It decides nothing; ``commands`` does, by the rules.
-
-Why bulk: the driver gives up the interpreter lock at every statement, and beside a busy event loop it
-waits up to a switch interval to get it back. A batch of any size must be a few statements.
-
-Why indexes lag: an index on ids, or on lanes, touches a page of its own for each message, at random.
-New messages are only appended; their index entries are kept in memory and written later, many at a
-time in the order of the index. At start, what is above the watermark is read again.
+In: decisions of ``commands``, by the rules. Out: changed records, which ``flush`` writes. Each change can
+be undone within a group of commands that must all succeed.
 """
 
 from __future__ import annotations
 
-import bisect
-import hashlib
 import heapq
-import logging
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import apsw
-import orjson
-
-from ...mailbox.command import Filter
-from ...mailbox.event import Event
 from ...mailbox.message import NO_HEADERS, Instant, State
-from ...mailbox.policy import Policy
-from .records import CODES, LEASED, READY, RECEIVED, STATES, Box, Desk, Entry, Lane, Rota, restore, slots_of
-
-log = logging.getLogger("posthouse.store")
-
-PAGE_ENTRIES = 64
-"""How many messages of a lane are read from the queue index at once."""
-
-_MESSAGE = (
-    "number, lane_id, seq, state, posted_at, post_commit, attempts, unreceived, life, quiet, due_at, expires_at,"
-    " since, batch, note, id, sender, kind, extra, size_bytes, crc"
-)
-_MEMORY = "number, lane_id, seq, state, posted_at, attempts, life, since, note, id, sender, kind, size_bytes"
-_MEMORY_COLUMNS = _MEMORY.count(",") + 1
-_LANE = "l.id, l.mailbox_id, l.name, s.last_seq, s.depth, s.paused, s.served, s.counts"
-_BOX = "m.id, m.desk_id, m.name, s.lanes, s.paused, s.served, s.counts"
+from .lookup import Lookup, known_key
+from .records import LEASED, READY, RECEIVED, Box, Desk, Entry, Lane, restore, slots_of
 
 
-def id_hash(id: str) -> int:
-    """The upper half of a known key: all messages with one id stand together."""
-    return int.from_bytes(hashlib.blake2b(id.encode(), digest_size=4).digest(), "big", signed=True)
-
-
-def known_key(box_id: int, sender: str, id: str) -> int:
-    """The key under which a message is known; rows decide, since hashes may collide."""
-    low = zlib.crc32(sender.encode(), box_id)
-    return (id_hash(id) << 32) | low
-
-
-def _json(value: object) -> str:
-    return orjson.dumps(value).decode()
-
-
-class Runs:
-    """Index work under way: each list is sorted in the order of its index and written from its end."""
-
-    __slots__ = ("gone", "known", "lanes", "unqueue")
-
-    def __init__(self) -> None:
-        self.known: list[tuple[int, int]] = []
-        self.lanes: list[int] = []
-        self.gone: list[int] = []
-        self.unqueue: list[tuple[int, int]] = []
-
-
-class WorkingSet:
-    """Records by their keys, which of them changed, and how to write them."""
-
-    def __init__(self, db: apsw.Connection, policies: Mapping[str, Policy]) -> None:
-        # Any: what a row holds is the schema's to say, and the type checker cannot read that.
-        self.db: Any = db
-        self.policies = policies
-        self.load()
-
-    # ------------------------------------------------------------------ reading
-
-    def load(self) -> None:
-        """Forget everything in memory and begin again from what is committed."""
-        self.desks: dict[str, Desk] = {}
-        self.desks_by_id: dict[int, Desk] = {}
-        self.boxes: dict[tuple[str, str], Box] = {}
-        self.boxes_by_id: dict[int, Box] = {}
-        self.lanes: dict[int, Lane] = {}
-        self.entries: dict[int, Entry] = {}
-        self.refs: dict[tuple[int, str, str], Entry] = {}
-        self.held: dict[tuple[str, str], dict[int, Entry]] = {}
-        self.ends: list[tuple[Instant, int]] = []
-        self.timers: list[tuple[Instant, int]] = []
-        self.dirty: dict[int, Entry] = {}
-        self.dirty_lanes: dict[int, Lane] = {}
-        self.dirty_boxes: dict[int, Box] = {}
-        self.undo: list[Callable[[], None]] | None = None
-        self.events: list[Event] = []
-        self.probed: set[tuple[int, str, str]] = set()
-        # Both in ascending order of number, so that the first key is the oldest that an index lacks.
-        self.unknown: dict[int, int] = {}  # number → known key
-        self.fresh: dict[int, Entry] = {}  # not in the queue index
-        self.gone: dict[int, tuple[int, int]] = {}  # number → (lane id, seq): rows to be deleted in bulk
-        self.unqueue: dict[tuple[int, int], int] = {}  # queue entries to be deleted in bulk
-        self.dropped_rows: list[int] = []
-        self.dropped_memories: list[int] = []
-        self.dropped_leases: list[int] = []
-        self.dropped_known: list[tuple[int, int]] = []
-        self.requeued: dict[int, Entry] = {}
-        self.loaded: list[Entry] = []
-        self.runs = Runs()
-        self.bodies_bytes = 0
-        self.bodied: dict[int, Entry] = {}
-        self.corrupt = 0
-        self.tick = 0
-        db = self.db
-        meta = dict(db.execute("SELECT name, value FROM meta").fetchall())
-        self.node: str = str(meta["node"])
-        self.watermark: int
-        self.last_at: Instant
-        last_number, self.watermark, self.last_at = db.execute(
-            "SELECT last_number, watermark, last_at FROM head"
-        ).fetchall()[0]
-        self.next_number = last_number + 1
-        for id, name in db.execute("SELECT id, name FROM desk ORDER BY id").fetchall():
-            # A desk that is no longer configured keeps its messages; nothing is leased from it.
-            self._add_desk(id, name)
-        for name in self.policies:
-            if name not in self.desks:
-                with db:
-                    db.execute("INSERT INTO desk (name) VALUES (?)", (name,))
-                self._add_desk(db.last_insert_rowid(), name)
-
-        def top(table: str, column: str = "id") -> int:
-            (value,) = db.execute(f"SELECT coalesce(max({column}), 0) FROM {table}").fetchall()[0]
-            return int(value)
-
-        self.next_box = top("mailbox") + 1
-        self.next_lane = top("lane") + 1
-        last = db.execute("SELECT last, hash FROM chunk ORDER BY first DESC LIMIT 1").fetchall()
-        self.next_offset: int
-        self.chain: bytes
-        if last:
-            self.next_offset, self.chain = last[0][0] + 1, last[0][1]
-        else:
-            self.next_offset, self.chain = int(meta["trimmed_offset"]) + 1, bytes(meta["trimmed_hash"])
-        self.commit = self.next_offset
-        for number, lane_id, seq in db.execute("SELECT number, lane_id, seq FROM gone").fetchall():
-            self.gone[number] = (lane_id, seq)
-            self.unqueue[(lane_id, seq)] = number
-        self._count_desks()
-        above = (self.watermark,)
-        young = {
-            row[0]: row for row in db.execute(f"SELECT {_MESSAGE} FROM message WHERE number > ?", above).fetchall()
-        }
-        young.update(
-            (row[0], row) for row in db.execute(f"SELECT {_MEMORY} FROM memory WHERE number > ?", above).fetchall()
-        )
-        self.lanes_by_id(row[1] for row in young.values())
-        for number in sorted(young):
-            row = young[number]
-            entry = self._entry_from_memory(row) if len(row) == _MEMORY_COLUMNS else self._entry_from_row(row)
-            self._mark_unknown(entry)
-            if entry.state is READY:
-                self._mark_unindexed(entry)
-        leases = db.execute(
-            "SELECT number, token, holder, ends_at, received, progress, lease_commit FROM lease ORDER BY number"
-        ).fetchall()
-        self.read_rows([row[0] for row in leases])
-        for number, token, holder, ends_at, received, progress, lease_commit in leases:
-            entry = self.entries[number]
-            entry.state = RECEIVED if received else LEASED
-            entry.lane.in_flight += 1
-            entry.token, entry.holder, entry.ends_at = token, holder, ends_at
-            entry.progress, entry.lease_commit, entry.lease_stored = progress, lease_commit, True
-            self.hold(entry)
-        for due_at, lane_id in db.execute(
-            "SELECT due_at, lane_id FROM message WHERE due_at > 0 AND state = 0"
-        ).fetchall():
-            heapq.heappush(self.timers, (due_at, lane_id))
-
-    def _count_desks(self) -> None:
-        for desk_id, mailboxes in self.db.execute("SELECT desk_id, count(*) FROM mailbox GROUP BY desk_id").fetchall():
-            self.desks_by_id[desk_id].mailboxes = mailboxes
-        rows = self.db.execute(
-            "SELECT m.desk_id, sum(s.depth) FROM lane_state s JOIN mailbox m ON m.id = s.mailbox_id"
-            " WHERE s.depth > 0 GROUP BY m.desk_id"
-        ).fetchall()
-        for desk_id, depth in rows:
-            self.desks_by_id[desk_id].depth = depth
-        rows = self.db.execute(
-            "SELECT b.desk_id, m.state, count(*) FROM message m JOIN lane l ON l.id = m.lane_id"
-            " JOIN mailbox b ON b.id = l.mailbox_id WHERE m.state > 0 AND m.number NOT IN (SELECT number FROM gone)"
-            " GROUP BY b.desk_id, m.state"
-        ).fetchall()
-        for desk_id, code, count in rows:
-            self.desks_by_id[desk_id].counts[STATES[code]] = count
-
-    def _add_desk(self, id: int, name: str) -> None:
-        desk = Desk(id, name, self.policies.get(name) or Policy(name))
-        self.desks[name] = desk
-        self.desks_by_id[id] = desk
-
-    def box(self, desk: str, name: str) -> Box | None:
-        """A mailbox, if there is one."""
-        box = self.boxes.get((desk, name))
-        if box is None and (desk, name) not in self.boxes:
-            self.read_boxes([(desk, name)])
-            box = self.boxes.get((desk, name))
-        if box is not None:
-            box.used = self.tick
-        return box
-
-    def read_boxes(self, names: Sequence[tuple[str, str]]) -> None:
-        """Bring these mailboxes, and the only lane of each that has just one, into memory."""
-        wanted = [(self.desks[desk].id, name) for desk, name in names if desk in self.desks]
-        rows = self.db.execute(
-            f"SELECT {_BOX} FROM json_each(?) j JOIN mailbox m ON m.desk_id = j.value->>0 AND m.name = j.value->>1"
-            " LEFT JOIN mailbox_state s ON s.id = m.id",
-            (_json(wanted),),
-        ).fetchall()
-        self._boxes_from_rows(rows)
-
-    def _boxes_from_rows(self, rows: Iterable[tuple[Any, ...]]) -> None:
-        single: list[int] = []
-        for id, desk_id, name, lanes, paused, served, counts in rows:
-            if id in self.boxes_by_id:
-                continue
-            desk = self.desks_by_id[desk_id]
-            box = Box(id, desk, name, new=False)
-            if lanes is not None:
-                box.lane_count, box.paused, box.served = lanes, paused, served
-            if lanes is not None and lanes > 1:
-                tally = _counts(counts)
-                box.depth = tally.pop(READY, 0)
-                box.counts = tally
-            else:
-                single.append(id)
-            box.used = self.tick
-            self.boxes[(desk.name, name)] = box
-            self.boxes_by_id[id] = box
-        if single:
-            for row in self.db.execute(
-                f"SELECT {_LANE} FROM json_each(?) j JOIN lane l ON l.mailbox_id = j.value"
-                " JOIN lane_state s ON s.id = l.id",
-                (_json(single),),
-            ).fetchall():
-                lane = self._lane_from_row(row)
-                box = lane.box
-                box.lane_count = 1
-                box.depth = lane.depth
-                box.counts = dict(lane.counts)
-
-    def _lane_from_row(self, row: tuple[Any, ...]) -> Lane:
-        id, box_id, name, last_seq, depth, paused, served, counts = row
-        lane = self.lanes.get(id)
-        if lane is not None:
-            return lane
-        box = self.boxes_by_id[box_id]
-        lane = Lane(id, box, name, new=False)
-        lane.last_seq, lane.depth, lane.paused, lane.served = last_seq, depth, paused, served
-        lane.counts = _counts(counts)
-        lane.old_read = depth == 0
-        box.lanes[name] = lane
-        self.lanes[id] = lane
-        if box.rota is not None and depth:
-            box.rota.wake(lane, 0)
-        return lane
-
-    def lane(self, box: Box, name: str) -> Lane | None:
-        """A lane of a mailbox, if there is one."""
-        lane = box.lanes.get(name)
-        if lane is None and not box.new and box.lane_count > len(box.lanes):
-            rows = self.db.execute(
-                f"SELECT {_LANE} FROM lane l JOIN lane_state s ON s.id = l.id WHERE l.mailbox_id = ? AND l.name = ?",
-                (box.id, name),
-            ).fetchall()
-            if rows:
-                lane = self._lane_from_row(rows[0])
-        return lane
-
-    def lanes_by_id(self, ids: Iterable[int]) -> None:
-        """Bring lanes and their mailboxes into memory by number."""
-        missing = [id for id in set(ids) if id not in self.lanes]
-        if not missing:
-            return
-        rows = self.db.execute(
-            f"SELECT {_LANE} FROM json_each(?) j JOIN lane l ON l.id = j.value JOIN lane_state s ON s.id = l.id",
-            (_json(missing),),
-        ).fetchall()
-        boxes = [row[1] for row in rows if row[1] not in self.boxes_by_id]
-        if boxes:
-            self._boxes_from_rows(
-                self.db.execute(
-                    f"SELECT {_BOX} FROM json_each(?) j JOIN mailbox m ON m.id = j.value"
-                    " LEFT JOIN mailbox_state s ON s.id = m.id",
-                    (_json(boxes),),
-                ).fetchall()
-            )
-        for row in rows:
-            self._lane_from_row(row)
-
-    def _entry_from_row(self, row: tuple[Any, ...]) -> Entry:
-        number = row[0]
-        entry = self.entries.get(number)
-        if entry is not None:
-            return entry
-        if row[1] not in self.lanes:
-            self.lanes_by_id([row[1]])
-        entry = Entry(number, self.lanes[row[1]], row[2], row[15], row[16], row[17], row[4])
-        entry.stored = True
-        entry.state = STATES[row[3]]
-        entry.post_commit, entry.attempts, entry.unreceived, entry.life = row[5], row[6], row[7], row[8]
-        entry.quiet, entry.due_at, entry.expires_at, entry.since = bool(row[9]), row[10], row[11], row[12]
-        entry.batch = row[13]
-        if row[14] is not None:
-            entry.reason, entry.error = orjson.loads(row[14])
-        if row[18] is not None:
-            batch_key, headers, cause, own_due_at, own_expires_at = orjson.loads(row[18])
-            entry.batch_key, entry.cause = batch_key, cause
-            entry.own_due_at, entry.own_expires_at = own_due_at, own_expires_at
-            if headers:
-                entry.headers = headers
-        entry.size_bytes, entry.crc = row[19], row[20]
-        self._remember(entry)
-        return entry
-
-    def _entry_from_memory(self, row: tuple[Any, ...]) -> Entry:
-        number, lane_id, seq, state, posted_at, attempts, life, since, note, id, sender, kind, size_bytes = row
-        entry = self.entries.get(number)
-        if entry is not None:
-            return entry
-        if lane_id not in self.lanes:
-            self.lanes_by_id([lane_id])
-        entry = Entry(number, self.lanes[lane_id], seq, id, sender, kind, posted_at)
-        entry.remembered = entry.memory = True
-        entry.state, entry.attempts, entry.life, entry.since = STATES[state], attempts, life, since
-        entry.size_bytes = size_bytes
-        if note is not None:
-            entry.reason, entry.error = orjson.loads(note)
-        self._remember(entry)
-        return entry
-
-    def _remember(self, entry: Entry) -> None:
-        self.entries[entry.number] = entry
-        self.loaded.append(entry)
-        key = (entry.lane.box.id, entry.sender, entry.id)
-        other = self.refs.get(key)
-        if other is None or other.number < entry.number:
-            self.refs[key] = entry
-
-    def read_rows(self, numbers: Sequence[int]) -> list[Entry]:
-        """Messages or memories by number, as far as there are any."""
-        missing = [number for number in numbers if number not in self.entries]
-        if missing:
-            for table, columns, make in (
-                ("memory", _MEMORY, self._entry_from_memory),
-                ("message", _MESSAGE, self._entry_from_row),
-            ):
-                rows = self.db.execute(
-                    f"SELECT {columns} FROM {table} WHERE number IN (SELECT value FROM json_each(?))",
-                    (_json(missing),),
-                ).fetchall()
-                self.lanes_by_id(row[1] for row in rows)
-                for row in rows:
-                    make(row)
-        return [self.entries[number] for number in numbers if number in self.entries]
-
-    def probe(self, refs: Iterable[tuple[int, str, str]]) -> None:
-        """Look these up in the index of known ids, so that ``find`` knows whether they are there."""
-        keys = {ref: known_key(*ref) for ref in refs if ref not in self.refs and ref not in self.probed}
-        if not keys:
-            return
-        rows = self.db.execute(
-            "SELECT k.number FROM json_each(?) j JOIN known k ON k.key = j.value", (_json(list(keys.values())),)
-        ).fetchall()
-        if rows:
-            self.read_rows([row[0] for row in rows])
-        self.probed.update(keys)
-
-    def find(self, box: Box, sender: str, id: str) -> Entry | None:
-        """The message, or what is remembered of it."""
-        ref = (box.id, sender, id)
-        entry = self.refs.get(ref)
-        if entry is None and ref not in self.probed and not box.new:
-            self.probe([ref])
-            entry = self.refs.get(ref)
-        return entry
-
-    def in_lane(self, lane: Lane) -> Iterator[Entry]:
-        """The lane's messages that are ready, leased or received, in order."""
-        i = j = 0
-        while True:
-            while i >= len(lane.old) and not lane.old_read:
-                self._read_lane(lane)
-            fresh = lane.fresh
-            if i < len(lane.old) and (j >= len(fresh) or lane.old[i].seq < fresh[j].seq):
-                entry = lane.old[i]
-                i += 1
-            elif j < len(fresh):
-                entry = fresh[j]
-                j += 1
-            else:
-                return
-            state = entry.state
-            if state is READY or state is LEASED or state is RECEIVED:
-                yield entry
-
-    def _read_lane(self, lane: Lane) -> None:
-        rows = self.db.execute(
-            "SELECT seq, number FROM queue WHERE lane_id = ? AND seq > ? ORDER BY seq LIMIT ?",
-            (lane.id, lane.old_next, PAGE_ENTRIES),
-        ).fetchall()
-        self._extend_lane(lane, rows, PAGE_ENTRIES)
-
-    def _extend_lane(self, lane: Lane, rows: Sequence[tuple[int, int]], asked: int) -> None:
-        wanted = [number for _, number in rows if number not in self.gone]
-        self.read_rows(wanted)
-        for number in wanted:
-            entry = self.entries.get(number)
-            # An entry may be in the fresh list too (read again after a restart), or be finished.
-            if entry is not None and not entry.memory and not entry.unindexed:
-                if not entry.in_old:
-                    entry.in_old = True
-                    lane.old.append(entry)
-        if len(rows) < asked:
-            lane.old_read = True
-        if rows:
-            lane.old_next = max(lane.old_next, rows[-1][0])
-
-    def read_heads(self, lanes: Sequence[Lane]) -> None:
-        """Bring the first stored message of each of these lanes into memory, all with two statements."""
-        wanted = [lane for lane in lanes if not lane.old and not lane.old_read]
-        if len(wanted) < 2:
-            return  # the walk reads a page by itself
-        rows = self.db.execute(
-            "SELECT q.lane_id, q.seq, q.number FROM json_each(?) j, queue q WHERE q.lane_id = j.value->>0 AND q.seq ="
-            " (SELECT min(seq) FROM queue WHERE lane_id = j.value->>0 AND seq > j.value->>1)",
-            (_json([(lane.id, lane.old_next) for lane in wanted]),),
-        ).fetchall()
-        self.read_rows([row[2] for row in rows if row[2] not in self.gone])
-        for lane_id, seq, number in rows:
-            self._extend_lane(self.lanes[lane_id], [(seq, number)], 1)
-
-    def body(self, entry: Entry) -> bytes | None:
-        """A message's body; None if its bytes are not those that were posted."""
-        if entry.body is not None:
-            return entry.body
-        self.read_bodies([entry])
-        return entry.body
-
-    def read_bodies(self, entries: Iterable[Entry]) -> None:
-        """Bring the bodies of these messages into memory; one that is damaged stays None."""
-        missing = [entry.number for entry in entries if entry.body is None]
-        if not missing:
-            return
-        rows = self.db.execute(
-            "SELECT number, body FROM message WHERE number IN (SELECT value FROM json_each(?))", (_json(missing),)
-        ).fetchall()
-        for number, body in rows:
-            entry = self.entries[number]
-            if isinstance(body, bytes) and len(body) == entry.size_bytes and zlib.crc32(body) == entry.crc:
-                self._keep_body(entry, body)
-
-    def _keep_body(self, entry: Entry, body: bytes) -> None:
-        entry.body = body
-        self.bodied[entry.number] = entry
-        self.bodies_bytes += len(body)
-
-    def rota(self, desk: Desk) -> Rota:
-        """The mailboxes of a desk in their turn."""
-        if desk.rota is None:
-            desk.rota = Rota()
-            self._boxes_from_rows(
-                self.db.execute(
-                    f"SELECT {_BOX} FROM mailbox m LEFT JOIN mailbox_state s ON s.id = m.id WHERE m.desk_id = ?"
-                    " AND EXISTS (SELECT 1 FROM lane_state l WHERE l.mailbox_id = m.id AND l.depth > 0)",
-                    (desk.id,),
-                ).fetchall()
-            )
-            for box in self.boxes_by_id.values():
-                if box.desk is desk:
-                    box.hint = None
-                    if box.depth:
-                        desk.rota.wake(box, 0)
-        return desk.rota
-
-    def lane_rota(self, box: Box) -> Rota:
-        """The lanes of a mailbox in their turn."""
-        if box.rota is None:
-            self.read_lanes(box)
-            box.rota = Rota()
-            for lane in box.lanes.values():
-                lane.hint = None
-                if lane.depth:
-                    box.rota.wake(lane, 0)
-        return box.rota
-
-    def read_lanes(self, box: Box) -> None:
-        """Bring every lane of a mailbox that holds messages into memory."""
-        if not box.new:
-            for row in self.db.execute(
-                f"SELECT {_LANE} FROM lane_state s JOIN lane l ON l.id = s.id WHERE s.mailbox_id = ? AND s.depth > 0",
-                (box.id,),
-            ).fetchall():
-                self._lane_from_row(row)
-
-    # ------------------------------------------------------------------ changing
+class WorkingSet(Lookup):
+    """Records, which of them changed, and how to take a change back."""
 
     def touch(self, entry: Entry) -> None:
         """Say that a message is about to change."""
@@ -629,23 +135,11 @@ class WorkingSet:
         lane.box.depth += 1
         lane.box.desk.depth += 1
 
-    def _mark_unknown(self, entry: Entry) -> None:
-        if not entry.unknown:
-            entry.unknown = True
-            self.unknown[entry.number] = known_key(entry.lane.box.id, entry.sender, entry.id)
+    def move(self, entry: Entry, state: State, *, keep: bool = True) -> None:
+        """Change a message's state (the caller has touched it), with all counts; leases are the caller's.
 
-    def _mark_unindexed(self, entry: Entry) -> None:
-        entry.unindexed = True
-        fresh = entry.lane.fresh
-        if not fresh or fresh[-1].seq < entry.seq:
-            fresh.append(entry)
-        else:
-            bisect.insort(fresh, entry, key=_seq_of)
-        if entry.number > self.watermark:
-            self.fresh[entry.number] = entry
-
-    def move(self, entry: Entry, state: State) -> None:
-        """Change a message's state (the caller has touched it), with all counts; leases are the caller's."""
+        ``keep`` False: of a message that finishes, only the memory of its id is kept.
+        """
         old = entry.state
         lane = entry.lane
         box = lane.box
@@ -675,8 +169,10 @@ class WorkingSet:
             box.depth += 1
             box.desk.depth += 1
             self._return(entry)
-        else:
+        elif keep:
             self._count(lane, state, 1)
+        else:
+            self._reduce(entry)
 
     def _return(self, entry: Entry) -> None:
         """Put a message back in its place in its lane; the queue index has lost it or is about to."""
@@ -708,6 +204,10 @@ class WorkingSet:
         """Keep only the id and the outcome of a finished message (the caller has touched it)."""
         self.touch_lane(entry.lane)
         self._count(entry.lane, entry.state, -1)
+        self._reduce(entry)
+
+    def _reduce(self, entry: Entry) -> None:
+        """Drop all of a message that a memory does not have."""
         self.drop_body(entry)
         entry.memory = entry.quiet = entry.row_changed = True
         entry.headers = NO_HEADERS
@@ -716,16 +216,14 @@ class WorkingSet:
         entry.expires_at = entry.own_due_at = entry.own_expires_at = entry.cause = entry.batch = None
 
     def drop_body(self, entry: Entry) -> None:
+        """Let go of a body in memory."""
         body = entry.body
         if body is None or self.bodied.pop(entry.number, None) is None:
             return
         self.bodies_bytes -= len(body)
-        if self.undo is None:
-            entry.body = None
-        else:
-            # The body of a row that may come back is read again where it is stored.
+        entry.body = None
+        if self.undo is not None:
             self.undo.append(lambda: self._keep_body(entry, body))
-            entry.body = None
 
     def forget(self, entry: Entry) -> None:
         """Remove the last trace of a finished message whose memory has ended."""
@@ -753,7 +251,7 @@ class WorkingSet:
         if current:
             del self.refs[ref]
         self.entries.pop(number, None)
-        self.probed.add(ref)
+        self.probed[ref] = known_key(*ref) if key is None else key
         if self.undo is not None:
 
             def back() -> None:
@@ -768,22 +266,6 @@ class WorkingSet:
                 self.entries[number] = entry
 
             self.undo.append(back)
-
-    def hold(self, entry: Entry) -> None:
-        """Note under its token that a message is held."""
-        key = (entry.lane.box.desk.name, entry.token or "")
-        self.held.setdefault(key, {})[entry.number] = entry
-        if entry.ends_at is not None:
-            heapq.heappush(self.ends, (entry.ends_at, entry.number))
-        if self.undo is not None:
-            self.undo.append(lambda: self._unhold(key, entry))
-
-    def _unhold(self, key: tuple[str, str], entry: Entry) -> None:
-        held = self.held.get(key)
-        if held is not None:
-            held.pop(entry.number, None)
-            if not held:
-                del self.held[key]
 
     def _hold_again(self, key: tuple[str, str], entry: Entry) -> None:
         self.held.setdefault(key, {})[entry.number] = entry
@@ -812,33 +294,3 @@ class WorkingSet:
             box.rota.wake(lane, at)
         if box.desk.rota is not None:
             box.desk.rota.wake(box, at)
-
-
-def _seq_of(entry: Entry) -> int:
-    return entry.seq
-
-
-def _counts(text: str | None) -> dict[State, int]:
-    return {} if text is None else {State(name): count for name, count in orjson.loads(text).items()}
-
-
-def scan_sql(filter: Filter, states: Iterable[State]) -> tuple[str, list[Any]]:
-    """FROM and WHERE that narrow a scan of kept messages; the rules decide on each row."""
-    tables = "message m"
-    codes = sorted({CODES[state] for state in states})
-    where = [f"m.state IN ({', '.join(map(str, codes)) or 'NULL'})"]
-    values: list[Any] = []
-    if filter.id is not None:
-        low = id_hash(filter.id) << 32
-        where.append(
-            "m.id = ? AND (m.number > (SELECT watermark FROM head)"
-            " OR m.number IN (SELECT number FROM known WHERE key BETWEEN ? AND ?))"
-        )
-        values += [filter.id, low, low | 0xFFFFFFFF]
-    if filter.mailbox is not None:
-        where.append(
-            "m.lane_id IN (SELECT l.id FROM lane l JOIN mailbox b ON b.id = l.mailbox_id"
-            " JOIN desk d ON d.id = b.desk_id WHERE d.name = ? AND b.name = ?)"
-        )
-        values += [filter.desk, filter.mailbox]
-    return f"{tables} WHERE {' AND '.join(where)}", values

@@ -1,0 +1,186 @@
+"""posthouse up: the server. It opens the store, runs the engine, and serves until it is told to stop.
+
+In: the configuration and signals. Out: log lines on stderr and, once it serves, one line (or JSON) on stdout.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..config import Config
+from ..errors import MissingExtra, StoreError, StoreHeld
+from . import log
+from .option import pass_session
+from .root import Command, version
+from .session import STORE, Failure, Json, Session
+
+if TYPE_CHECKING:
+    from ..control.journal import Exporter
+    from ..metrics import Metrics
+
+_log = logging.getLogger("posthouse.up")
+
+
+@click.command("up", cls=Command)
+@click.option("--metrics-port", metavar="PORT", help="Short for --set metrics.port=PORT; 0 takes any free one.")
+@click.option("--no-metrics", is_flag=True, help="Short for --set metrics.enabled=false.")
+@click.option("--log-format", metavar="FORMAT", help="Short for --set log.format=FORMAT: auto, text or json.")
+@click.option("--log-level", metavar="LEVEL", help="Short for --set log.level=LEVEL: debug, info, warning or error.")
+@pass_session
+def up(
+    session: Session,
+    metrics_port: str | None,
+    no_metrics: bool,
+    log_format: str | None,
+    log_level: str | None,
+) -> None:
+    """Start the server and keep it running until SIGTERM or Ctrl-C.
+
+    It opens the store (and makes it, the first time), sweeps, exports the journal, and answers
+    the other commands through its control socket. It stops cleanly: what was accepted is kept.
+    """
+    for name, text, flag in (
+        ("metrics.port", metrics_port, "--metrics-port"),
+        ("metrics.enabled", "false" if no_metrics else None, "--no-metrics"),
+        ("log.format", log_format, "--log-format"),
+        ("log.level", log_level, "--log-level"),
+    ):
+        if text is not None:
+            session.set(name, text, flag)
+    # What it makes, the store first of all, is for its owner alone.
+    os.umask(0o077)
+    config = session.config()
+    log.set_up(config.text("log.format"), config.text("log.level"))
+    _runner()(_Server(session, config).run())
+
+
+def _runner() -> Callable[[Coroutine[Any, Any, None]], None]:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run
+    return uvloop.run
+
+
+class _Server:
+    """One run of the server, from opening the store to closing it."""
+
+    def __init__(self, session: Session, config: Config) -> None:
+        self._session = session
+        self._config = config
+        self._stop = asyncio.Event()
+        self._why = ""
+        self._failure: BaseException | None = None
+
+    async def run(self) -> None:
+        """Serve until a signal or a failure."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._end, signal.Signals(number).name)
+        async with contextlib.AsyncExitStack() as stack:
+            summary = await self._start(stack, loop)
+            self._announce(summary)
+            await self._stop.wait()
+            _log.info("stopping (%s)", self._why)
+        if self._failure is not None:
+            raise Failure("store_failed", f"the engine stopped: {self._failure}", STORE)
+        _log.info("stopped")
+
+    def _end(self, why: str) -> None:
+        self._why = self._why or why
+        self._stop.set()
+
+    def _fail(self, loop: asyncio.AbstractEventLoop, error: BaseException) -> None:
+        """Called on the writer's thread: nothing can be promised any more, so the process must go."""
+        self._failure = error
+        loop.call_soon_threadsafe(self._end, "failure")
+
+    async def _start(self, stack: contextlib.AsyncExitStack, loop: asyncio.AbstractEventLoop) -> Json:
+        """Start every part; what started is stopped in reverse order, however this ends."""
+        from ..control.journal import Exporter
+        from ..control.operator import open_store
+        from ..control.server import ControlServer
+        from ..engine.engine import Engine
+        from ..metrics import Metrics, MetricsServer
+
+        config = self._config
+        try:
+            store = open_store(config, create=True)
+        except StoreHeld as error:
+            raise StoreHeld(f"{error}; only one server can have it") from error
+        engine = Engine(
+            store,
+            queue_max=config.whole("engine.queue_max"),
+            group_max=config.whole("engine.group_max"),
+            sweep_s=config.seconds("engine.sweep_s"),
+            on_failure=lambda error: self._fail(loop, error),
+        )
+        stack.push_async_callback(engine.aclose)
+        await engine.astart()
+        metrics = Metrics(engine)
+        export_s = config.seconds("journal.export_s")
+        if export_s:
+            exporter = Exporter(engine, config.path("journal.dir"), config.seconds("journal.wait_s"))
+            task = loop.create_task(self._export(exporter, metrics, export_s))
+            stack.push_async_callback(_cancel, task)
+        address = None
+        if config.switch("metrics.enabled"):
+            server = MetricsServer(metrics, config.text("metrics.host"), config.whole("metrics.port"))
+            await server.start()
+            stack.push_async_callback(server.close)
+            address = server.address
+        control = ControlServer(engine, config, version())
+        control.start()
+        stack.push_async_callback(asyncio.to_thread, control.close)
+        return {
+            "version": version(),
+            "pid": os.getpid(),
+            "node": store.node,
+            "store": str(config.path("store.path")),
+            "control": str(config.path("control.path")),
+            "journal": str(config.path("journal.dir")) if export_s else None,
+            "metrics": f"{address}/metrics" if address else None,
+            "desks": sorted(config.policies),
+            "config": str(config.file) if config.file else None,
+        }
+
+    def _announce(self, summary: Json) -> None:
+        if self._session.json:
+            self._session.emit(summary)
+        else:
+            self._session.say(
+                f"Posthouse {summary['version']} serves node {summary['node']} (process {summary['pid']})"
+            )
+            for name in ("store", "control", "journal", "metrics", "config"):
+                self._session.say(f"  {name:<8} {summary[name] or '–'}")
+            self._session.say(f"  {'desks':<8} {', '.join(summary['desks'])}")
+        _log.info("ready", extra={name: value for name, value in summary.items() if name != "desks"})
+
+    async def _export(self, exporter: Exporter, metrics: Metrics, every_s: float) -> None:
+        while True:
+            try:
+                # Events are counted before the export trims them.
+                await asyncio.to_thread(metrics.catch_up)
+                done = await asyncio.to_thread(exporter.run)
+                if done.paths:
+                    _log.info("exported %d events to %d segments", done.events, len(done.paths))
+            except MissingExtra as error:
+                _log.warning("the journal is not exported: %s", error)
+                return
+            except StoreError as error:
+                _log.error("the journal was not exported: %s", error)
+            await asyncio.sleep(every_s)
+
+
+async def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task

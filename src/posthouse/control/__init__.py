@@ -1,0 +1,1 @@
+"""Operators' operations, and the socket through which they reach a running server."""

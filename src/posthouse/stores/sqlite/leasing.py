@@ -1,0 +1,224 @@
+"""Lease and Renew: walking along lanes in their turn."""
+
+from __future__ import annotations
+
+import heapq
+import logging
+
+import orjson
+
+from ...mailbox import event as ev
+from ...mailbox import rules
+from ...mailbox.command import Lease, Renew
+from ...mailbox.message import Instant, State
+from ...mailbox.outcome import Delivery, Leased, LeaseLost, Outcome, Renewed
+from .changes import UNKNOWN_DESK, Changes
+from .records import LEASED, READY, Box, Desk, Entry, Lane
+from .turns import leasable_at, quiet_at
+
+log = logging.getLogger("posthouse.store")
+
+
+class Leasing(Changes):
+    """Takes messages for holders."""
+
+    def _lease(self, command: Lease) -> Outcome:
+        work = self.work
+        self._tick(command.at)
+        desk = work.desks.get(command.desk)
+        if desk is None or command.desk not in work.policies:
+            return UNKNOWN_DESK
+        if command.limit < 1:
+            taken: list[Entry] = []
+        elif command.mailbox is None:
+            taken = self._lease_by_desk(command, desk)
+        else:
+            box = work.box(command.desk, command.mailbox)
+            taken = [] if box is None or box.paused is not None else self._lease_by_mailbox(command, box)
+        return Leased(command.token, self._deliveries(command, taken))
+
+    def _lease_by_mailbox(self, command: Lease, box: Box) -> list[Entry]:
+        if box.lane_count == 1 and box.rota is None:
+            (lane,) = box.lanes.values()
+            taken = self._take(command, lane, command.limit)
+            if not taken:
+                self._wake_again(lane, command.at)
+            return taken
+        rota = self.work.lane_rota(box)
+        taken = []
+        visited: list[Lane] = []
+        while len(taken) < command.limit and (turn := rota.turn(command.at)) is not None:
+            assert isinstance(turn, Lane)
+            taken += self._take(command, turn, command.limit - len(taken))
+            visited.append(turn)
+        for lane in visited:
+            self._wake_again(lane, command.at)
+        return taken
+
+    def _lease_by_desk(self, command: Lease, desk: Desk) -> list[Entry]:
+        work = self.work
+        at = command.at
+        rota = work.rota(desk)
+        while (box := rota.turn(at)) is not None:
+            assert isinstance(box, Box)
+            if box.paused is not None:
+                continue  # Resume wakes it
+            lanes = work.lane_rota(box)
+            while (lane := lanes.turn(at)) is not None:
+                assert isinstance(lane, Lane)
+                taken = self._take(command, lane, command.limit)
+                if taken:
+                    work.touch_lane(lane)
+                    work.touch_box(box)
+                    box.served = lane.served = work.next_offset + len(work.events) - 1
+                    self._wake_again(lane, at)
+                    break
+                self._wake_again(lane, at)
+            else:
+                taken = []
+            next_at = lanes.next_at()
+            if next_at is not None:
+                rota.wake(box, next_at)
+            if taken:
+                return taken
+        return []
+
+    def _wake_again(self, lane: Lane, at: Instant) -> None:
+        """After a visit: say when the lane may be leased from next, if time alone brings it about."""
+        wake_at = leasable_at(self.work, lane, at)
+        if wake_at is not None:
+            self.work.wake(lane, wake_at)
+
+    def _take(self, command: Lease, lane: Lane, limit: int) -> list[Entry]:
+        """Walk along a lane and lease what the contract allows."""
+        if lane.paused is not None or not lane.depth:
+            return []
+        policy = lane.box.desk.policy
+        if policy.quiet_s:
+            return self._take_batch(command, lane)
+        at = command.at
+        window = policy.window_per_lane
+        room = limit if window is None else min(limit, window - lane.in_flight)
+        taken: list[Entry] = []
+        if room <= 0:
+            return taken
+        passed: list[Entry] = []
+        for entry in self.work.in_lane(lane):
+            if entry.state is not READY:
+                continue
+            if len(taken) >= room:
+                break
+            if entry.due_at > at:
+                break
+            expires_at = entry.expires_at
+            if expires_at is not None and expires_at <= at:
+                passed.append(entry)
+                continue
+            taken.append(entry)
+        for entry in passed:
+            self._pass(entry, at)
+        for entry in taken:
+            self._hold(command, entry, None)
+        return taken
+
+    def _take_batch(self, command: Lease, lane: Lane) -> list[Entry]:
+        at = command.at
+        if lane.in_flight:
+            return []
+        waiting = list(self.work.in_lane(lane))
+        while waiting and waiting[0].due_at <= at and rules.has_expired(waiting[0].expires_at, at):
+            self._pass(waiting.pop(0), at)
+        if not waiting or waiting[0].due_at > at:
+            return []
+        head = waiting[0]
+        run: list[Entry] = []
+        if head.batch is not None:
+            for entry in waiting:
+                if entry.batch == head.batch:
+                    if rules.has_expired(entry.expires_at, at):
+                        self._pass(entry, at)
+                    else:
+                        run.append(entry)
+        elif not head.quiet:
+            run.append(head)
+        elif not quiet_at(self.work, lane, head, at):
+            for entry in waiting:
+                fits = entry.quiet and entry.batch is None and entry.batch_key == head.batch_key
+                if not fits or entry.due_at > at or rules.has_expired(entry.expires_at, at):
+                    break
+                run.append(entry)
+        if not run:
+            return run
+        batch = head.batch if head.batch is not None else head.id if head.quiet else None
+        detail = orjson.dumps({"batch": batch}).decode() if len(run) > 1 else None
+        for entry in run:
+            self._hold(command, entry, detail)
+            if batch is not None and entry.batch is None:
+                entry.batch = batch
+                entry.row_changed = True
+        return run
+
+    def _hold(self, command: Lease, entry: Entry, detail: str | None) -> None:
+        work = self.work
+        work.touch(entry)
+        work.move(entry, LEASED)
+        if entry.due_at:
+            entry.due_at = 0
+            entry.row_changed = True
+        entry.token = command.token
+        entry.holder = command.holder
+        entry.ends_at = rules.lease_end(entry.lane.box.desk.policy, command.at)
+        entry.lease_commit = work.commit
+        entry.lease_changed = True
+        work.hold(entry)
+        self._write(entry, command.at, ev.LEASED, entry.attempts + 1, command.holder, detail=detail)
+
+    def _deliveries(self, command: Lease, taken: list[Entry]) -> tuple[Delivery, ...]:
+        if command.bodies and taken:
+            self.work.read_bodies(taken)
+        deliveries = []
+        for entry in taken:
+            body = entry.body if command.bodies else b""
+            if body is None:
+                self._set_aside_corrupt(entry, command.at)
+                continue
+            deliveries.append(
+                Delivery(
+                    entry.message(body), entry.seq, entry.attempts + 1, entry.posted_at, entry.ends_at, entry.progress,
+                    entry.batch,
+                )
+            )  # fmt: skip
+        return tuple(deliveries)
+
+    def _set_aside_corrupt(self, entry: Entry, at: Instant) -> None:
+        log.warning("the body of message %r for %r is damaged; it is set aside", entry.id, entry.lane.box.name)
+        self.work.corrupt += 1
+        fate = rules.Fate(State.PARKED, ev.PARKED, "corrupt")
+        self._end(entry, fate, at, reason=fate.reason, error=entry.error)
+
+    def _renew(self, command: Renew) -> Outcome:
+        work = self.work
+        self._tick(command.at)
+        desk = work.desks.get(command.desk)
+        if desk is None or command.desk not in work.policies:
+            return UNKNOWN_DESK
+        held = work.held.get((command.desk, command.token), {})
+        if command.ref is None:
+            if not held:
+                return LeaseLost(None)
+        else:
+            entry = self._look(command.ref)
+            if entry is None or entry.number not in held:
+                return LeaseLost(None if entry is None else entry.state)
+            if command.progress is not None:
+                work.touch(entry)
+                entry.progress = command.progress
+                entry.lease_changed = True
+        ends_at = rules.lease_end(desk.policy, command.at)
+        if ends_at is not None:
+            for entry in held.values():
+                work.touch(entry)
+                entry.ends_at = ends_at
+                entry.lease_changed = True
+                heapq.heappush(work.ends, (ends_at, entry.number))
+        return Renewed(len(held), ends_at)

@@ -1,0 +1,158 @@
+"""Sweep, Start and Shift: what time and restarts do to messages."""
+
+from __future__ import annotations
+
+import heapq
+from typing import Any
+
+import orjson
+
+from ...mailbox import event as ev
+from ...mailbox import rules
+from ...mailbox.command import Shift, Start, Sweep
+from ...mailbox.event import Event
+from ...mailbox.message import FINISHED, Instant, State
+from ...mailbox.outcome import Outcome, Shifted, Started, Swept
+from .changes import Changes, has_ended, number_of
+from .records import READY, RECEIVED, Entry
+
+
+class Sweeping(Changes):
+    """Ends what has lasted long enough."""
+
+    def _sweep(self, command: Sweep) -> Outcome:
+        limit, at = command
+        self._tick(at)
+        lost = self._sweep_leases(limit, at)
+        expired = self._sweep_expired(limit, at)
+        aside, stale = self._sweep_kept(limit, at)
+        ended = self._sweep_memories(limit, at)
+        counts: dict[tuple[str, str], int] = {}
+        for entry in expired:
+            key = (entry.lane.box.desk.name, entry.lane.box.name)
+            counts[key] = counts.get(key, 0) + 1
+        return Swept(
+            tuple((*key, count) for key, count in sorted(counts.items())),
+            lost,
+            aside + stale + ended,
+            max(lost, len(expired), aside, stale, ended) >= limit,
+        )
+
+    def _sweep_leases(self, limit: int, at: Instant) -> int:
+        """End the leases that ran out, the earliest first; stale ends are dropped on the way."""
+        work = self.work
+        lost = 0
+        while lost < limit and work.ends and work.ends[0][0] <= at:
+            ends_at, number = heapq.heappop(work.ends)
+            entry = work.entries.get(number)
+            if entry is None or entry.token is None or entry.ends_at != ends_at:
+                continue
+            if entry.lane.box.desk.name in work.policies:
+                self._lose(entry, at, recall=True)
+                lost += 1
+        return lost
+
+    def _sweep_expired(self, limit: int, at: Instant) -> list[Entry]:
+        work = self.work
+        # Some rows may not count: held ones, and what this very batch has changed.
+        enough = limit + len(work.dirty) + sum(map(len, work.held.values())) + len(work.gone)
+        rows = work.db.execute(
+            "SELECT number FROM message WHERE expires_at IS NOT NULL AND state = 0 AND expires_at <= ?"
+            " ORDER BY expires_at, number LIMIT ?",
+            (at, enough),
+        ).fetchall()
+        numbers = {row[0] for row in rows} - work.gone.keys() | work.dirty.keys()
+        due = [entry for entry in work.read_rows(list(numbers)) if rules.has_expired(entry.expires_at, at)]
+        done: list[Entry] = []
+        for entry in sorted(due, key=lambda entry: (entry.expires_at, entry.number)):
+            if entry.lane.box.desk.name not in work.policies:
+                continue
+            if len(done) < limit and (entry.state is READY or entry.state is RECEIVED):
+                self._pass(entry, at)
+                done.append(entry)
+        return done
+
+    def _sweep_kept(self, limit: int, at: Instant) -> tuple[int, int]:
+        """End what was kept long enough: how many set-aside ones, how many finished ones."""
+        work = self.work
+        enough = 2 * limit + len(work.dirty) + len(work.gone)
+        rows = work.db.execute(
+            "SELECT number FROM message WHERE keep_until IS NOT NULL AND keep_until <= ?"
+            " ORDER BY keep_until, number LIMIT ?",
+            (at, enough),
+        ).fetchall()
+        numbers = {row[0] for row in rows} - work.gone.keys() - set(work.dropped_rows) | work.dirty.keys()
+        due: list[tuple[Instant, int, Entry]] = []
+        for entry in work.read_rows(list(numbers)):
+            if entry.since is not None and not entry.memory and entry.lane.box.desk.name in work.policies:
+                kept_until = rules.kept_until(entry.lane.box.desk.policy, entry.state, entry.since)
+                if kept_until is not None and kept_until <= at:
+                    due.append((kept_until, entry.number, entry))
+        due.sort(key=lambda item: item[:2])
+        aside = [entry for _, _, entry in due if entry.state not in FINISHED][:limit]
+        for entry in aside:
+            fate = rules.Fate(State.CANCELLED, ev.CANCELLED, "kept_long_enough")
+            self._end(entry, fate, at, reason=fate.reason, error=entry.error)
+        stale = [entry for _, _, entry in due if entry.state in FINISHED and entry not in aside][:limit]
+        for entry in stale:
+            work.touch(entry)
+            work.make_memory(entry)
+        return len(aside), len(stale)
+
+    def _sweep_memories(self, limit: int, at: Instant) -> int:
+        """Forget the ids whose memory has ended."""
+        work = self.work
+        rows = work.db.execute(
+            "SELECT number FROM memory WHERE forget_at IS NOT NULL AND forget_at <= ?"
+            " ORDER BY forget_at, number LIMIT ?",
+            (at, limit + len(work.dropped_memories)),
+        ).fetchall()
+        numbers = {row[0] for row in rows} - set(work.dropped_memories) | work.dirty.keys()
+        forgotten = 0
+        for entry in work.read_rows(sorted(numbers)):
+            desk = entry.lane.box.desk
+            if forgotten < limit and entry.memory and desk.name in work.policies and has_ended(entry, desk, at):
+                work.forget(entry)
+                forgotten += 1
+        return forgotten
+
+    def _start(self, command: Start) -> Outcome:
+        work = self.work
+        at = command.at
+        self._tick(at)
+        detail: dict[str, Any] = {"policies": {name: policy.as_json() for name, policy in command.policies.items()}}
+        if command.restored_from is not None:
+            detail["restored_from"] = dict(command.restored_from)
+        text = orjson.dumps(detail, option=orjson.OPT_SORT_KEYS).decode()
+        work.events.append(tuple(Event(at, ev.STARTED, "", detail=text)))
+        held = [entry for (desk, _), held in work.held.items() if desk in work.policies for entry in held.values()]
+        seen: set[int] = set()
+        for entry in sorted(held, key=number_of):
+            if entry.lane.box.desk.policy.lease_s is None:
+                self._leave(entry, seen, None, at)
+            else:
+                self._lose(entry, at, recall=False)
+        return Started(len(held))
+
+    def _shift(self, command: Shift) -> Outcome:
+        by_us, at = command
+        work = self.work
+        self._tick(at)
+        rows = work.db.execute("SELECT number FROM message WHERE due_at > 0 AND state = 0").fetchall()
+        numbers = {row[0] for row in rows} | {number for number, entry in work.dirty.items() if entry.due_at}
+        for entry in work.read_rows(sorted(numbers)):
+            if entry.state is READY and entry.due_at:
+                due_at = rules.shifted_due(entry.due_at, entry.own_due_at, entry.attempts, by_us)
+                if due_at != entry.due_at:
+                    work.touch(entry)
+                    entry.due_at = due_at
+                    entry.row_changed = True
+                work.wake(entry.lane, due_at if due_at > at else 0)
+        for held in work.held.values():
+            for entry in held.values():
+                if entry.ends_at is not None:
+                    work.touch(entry)
+                    entry.ends_at += by_us
+                    entry.lease_changed = True
+                    heapq.heappush(work.ends, (entry.ends_at, entry.number))
+        return Shifted()
