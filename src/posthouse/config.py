@@ -260,12 +260,13 @@ class Config:
         for desk, policy in sorted(self.policies.items()):
             for field, value in policy.as_json().items():
                 if field == "name":
-                    continue
+                    # In its place stands what the desk starts from.
+                    field, value = "preset", desk
                 given = self.desk_values.get(f"desk.{desk}.{field}")
                 rows.append(
                     {
                         "name": f"desk.{desk}.{field}",
-                        "value": value,
+                        "value": given.value if given and field == "preset" else value,
                         "source": str(given.source if given else Source.DEFAULT),
                         "where": given.where if given else None,
                     }

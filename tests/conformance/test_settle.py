@@ -289,7 +289,7 @@ def use_up(scene: Scene, desk: str, id: str) -> Settled:
     for attempt in range(2):
         assert id in scene.lease(desk, token=f"{id}{attempt}")
         outcome = scene.settle(desk, id, Verdict.RETRY, f"{id}{attempt}", error="boom")
-        assert isinstance(outcome, Settled)
+    assert isinstance(outcome, Settled)
     return outcome
 
 

@@ -41,6 +41,7 @@ POLICIES = {
         Policy("brief", window_per_lane=4, lease_s=None, attempts_max=3),
     )
 }
+SIZES = (0, 20, 300, 1000, 1000, 3000, 20_000)
 START_AT = 1_700_000_000_000_000
 ENDS = {
     ev.DELIVERED: State.DELIVERED,
@@ -109,8 +110,9 @@ class Ledger:
 class Traffic:
     """Posts, leases and settlements as sessions would send them; the ledger learns what was answered."""
 
-    def __init__(self, rng: Random, ledger: Ledger) -> None:
+    def __init__(self, rng: Random, ledger: Ledger, sizes: Sequence[int] = SIZES) -> None:
         self.rng = rng
+        self.sizes = sizes
         self.ledger = ledger
         self.at = START_AT
         self._number = 0
@@ -179,7 +181,7 @@ class Traffic:
 
     def _post(self, desk: str, mailbox: str) -> Post:
         self._number += 1
-        size = self.rng.choice((1, 20, 300, 1000, 1000, 3000, 20_000))
+        size = self.rng.choice(self.sizes)
         lane = "" if desk == "relay" else f"l{self.rng.randrange(3)}"
         id = f"{self._number:06}-{'x' * self.rng.randrange(30)}"
         return Post(Message(desk, mailbox, id, self.rng.randbytes(size), f"s{self._number % 3}", lane), at=self.at)

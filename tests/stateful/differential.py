@@ -23,14 +23,14 @@ class Difference(AssertionError):
     """The stores do not agree."""
 
 
-def rows(store: Store) -> dict[str, list[Any]]:
-    """All that can be seen of a store but its journal and its bodies."""
+def rows(store: Store, ids: Sequence[str]) -> dict[str, list[Any]]:
+    """All that can be seen of a store but its journal and its bodies; memories of these ids."""
     mailboxes = store.mailboxes(limit=ALL)
     lanes = [lane for m in mailboxes for lane in store.lanes(m.desk, m.mailbox, limit=ALL)]
     desks = sorted({m.desk for m in mailboxes})
     return {
         "messages": [view for desk in desks for view in store.messages(Filter(desk), limit=ALL)],
-        "memories": [view for id in IDS for view in store.find(id, limit=ALL) if view.memory],
+        "memories": [view for id in ids for view in store.find(id, limit=ALL) if view.memory],
         "mailboxes": mailboxes,
         "lanes": lanes,
         "in lane": [view.number for lane in lanes for view in store.in_lane(*lane[:3], limit=ALL)],
@@ -82,12 +82,15 @@ def run(
                 compare(f"step {number}: events", expected_event, actual_event)
         offset = reference.offset()
         compare(f"step {number}: last offset", offset, other.offset())
-        expected_rows, actual_rows = rows(reference), rows(other)
+        # Looking for memories of one id at a time is enough to find where they part, and four times faster.
+        ids = IDS if number == len(history.steps) else (IDS[number % len(IDS)],)
+        expected_rows, actual_rows = rows(reference, ids), rows(other, ids)
         known = expected_rows["messages"]
-        for what, expected in expected_rows.items():
-            if expected != actual_rows[what]:
-                missing = [row for row in expected if row not in actual_rows[what]]
-                surplus = [row for row in actual_rows[what] if row not in expected]
-                compare(f"step {number}: {what}", missing or expected, surplus or actual_rows[what])
+        for what, wanted in expected_rows.items():
+            got = actual_rows[what]
+            if wanted != got:
+                missing = [row for row in wanted if row not in got]
+                surplus = [row for row in got if row not in wanted]
+                compare(f"step {number}: {what}", missing or wanted, surplus or got)
     compare("bodies", reference.bodies(REFS), other.bodies(REFS))
     return other

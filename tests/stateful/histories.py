@@ -81,6 +81,7 @@ LANES = ("", "l")
 IDS = ("a", "b", "c", "d", "e", "f", "g", "h")
 SENDERS = ("s", "s", "s", "z")
 TOKENS = ("t", "t", "u", "v")
+CRAMPED = (0, 1, 2, 3, 4, 5, 6, 7)
 WAITS_S = (0, 0, 0, 0, 1, 1, 2, 5, 10, 31)
 USUAL = ("post",) * 4 + ("lease",) * 4 + ("settle",) * 5
 
@@ -98,6 +99,8 @@ class Step(NamedTuple):
 
 class History(NamedTuple):
     steps: tuple[Step, ...]
+    cramped: int = 0
+    """0: a store has its usual sizes; else they are as small as this number chooses (see ``stores``)."""
 
 
 class World(NamedTuple):
@@ -228,7 +231,7 @@ def make_command(w: World, desk: str, depth: int = 0) -> Command:
             return Resume(desk, w.pick(w.mailboxes), lane, w.pick((None, "op")))
         case "sweep":
             return Sweep(w.pick((200, 1, 2)))
-        case "together" if depth < 2:
+        case "together" if not depth:
             group = tuple(make_command(w, desk, depth + 1) for _ in range(w.pick((2, 3))))
             # Half of them fail at the end, after all the rest was done.
             return Together((*group, Cancel(Ref(desk, "m", "s", "nobody"))) if w.pick((False, True)) else group)
@@ -254,14 +257,15 @@ def make_step(w: World) -> Step:
 def history_of(seed: int, steps: int = 24) -> History:
     """The history of a seed: always the same."""
     w = make_world(random.Random(seed).choice)
-    return History(tuple(make_step(w) for _ in range(steps)))
+    return History(tuple(make_step(w) for _ in range(steps)), w.pick(CRAMPED))
 
 
 @st.composite
 def histories(draw: st.DrawFn, steps_max: int = 20) -> History:
     """Histories as hypothesis chooses and shrinks them."""
     w = make_world(lambda choices: draw(st.sampled_from(choices)))
-    return History(tuple(draw(st.lists(st.composite(one_step)(w), min_size=1, max_size=steps_max))))
+    steps = draw(st.lists(st.composite(one_step)(w), min_size=1, max_size=steps_max))
+    return History(tuple(steps), w.pick(CRAMPED))
 
 
 def one_step(draw: st.DrawFn, w: World) -> Step:
@@ -270,13 +274,20 @@ def one_step(draw: st.DrawFn, w: World) -> Step:
 
 def smaller(history: History, fails: Callable[[History], bool]) -> History:
     """A smaller history that still fails: fewer steps, fewer commands, nothing special about them."""
+    tries = 500  # Enough for most; a slow store must not make the search endless.
+
+    def still(steps: Sequence[Step], cramped: int = history.cramped) -> bool:
+        nonlocal tries
+        tries -= 1
+        return tries >= 0 and bool(steps) and fails(History(tuple(steps), cramped))
+
     steps = list(history.steps)
     size = len(steps)
     while size:
         start = 0
         while start < len(steps):
             shorter = steps[:start] + steps[start + size :]
-            if shorter and fails(History(tuple(shorter))):
+            if still(shorter):
                 steps = shorter
             else:
                 start += size
@@ -286,11 +297,11 @@ def smaller(history: History, fails: Callable[[History], bool]) -> History:
         while progress:
             progress = False
             for simpler in simpler_steps(steps[index]):
-                if fails(History((*steps[:index], simpler, *steps[index + 1 :]))):
+                if still((*steps[:index], simpler, *steps[index + 1 :])):
                     steps[index] = simpler
                     progress = True
                     break
-    return History(tuple(steps))
+    return History(tuple(steps), 0 if still(steps, 0) else history.cramped)
 
 
 def simpler_steps(step: Step) -> Iterator[Step]:

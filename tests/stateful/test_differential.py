@@ -9,11 +9,11 @@ from hypothesis import HealthCheck, given, settings
 from tests.stateful.differential import Difference, run
 from tests.stateful.histories import POLICIES, History, histories, history_of, smaller
 from tests.stateful.replay import differences
-from tests.stateful.stores import STORES, opened
+from tests.stateful.stores import STORES, cramped, opened
 
 from posthouse.stores.memory import MemoryStore
 
-HISTORIES = {"memory": 100, "sqlite": 2_000}
+HISTORIES = {"memory": 100, "sqlite": 1_200}
 HISTORIES_SLOW = 20_000
 PARTS = 4
 """A store's histories are told in parts, so that each test stays far below the time limit."""
@@ -21,7 +21,8 @@ PARTS = 4
 
 def part_ways(store: str, history: History) -> str | None:
     """Where the store differs from memory, from its own journal, or fails; None: nowhere."""
-    with opened(store) as (other, reopen):
+    sizes = history.cramped if store == "sqlite" else 0
+    with cramped(sizes), opened(store) as (other, reopen):
         try:
             other = run(history, MemoryStore(POLICIES), other, reopen)
         except Difference as difference:
@@ -37,7 +38,9 @@ def check_seed(store: str, seed: int) -> None:
         return
     short = smaller(history, lambda h: part_ways(store, h) is not None)
     steps = "\n".join(f"    {step!r}," for step in short.steps)
-    pytest.fail(f"seed {seed}: {part_ways(store, short)}\n\nHistory((\n{steps}\n))", pytrace=False)
+    pytest.fail(
+        f"seed {seed}: {part_ways(store, short)}\n\nHistory((\n{steps}\n), cramped={short.cramped})", pytrace=False
+    )
 
 
 @pytest.mark.parametrize("part", range(PARTS))

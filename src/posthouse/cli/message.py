@@ -60,10 +60,10 @@ def print_message(session: Session, found: Json) -> None:
             ("State", found["state"] + (" (only its memory is left)" if found["memory"] else "")),
             ("Desk", found["desk"]),
             ("Mailbox", found["mailbox"]),
-            ("Lane", None if found["memory"] else f"{found['lane'] or '(unnamed)'}, number {found['seq']}"),
+            ("Lane", f"{found['lane'] or '(unnamed)'}, number {found['seq']}"),
             ("Sender", found["sender"]),
             ("Kind", found["kind"]),
-            ("Posted", None if found["memory"] else when("posted_at")),
+            ("Posted", when("posted_at")),
             ("Due", when("due_at")),
             ("Expires", when("expires_at")),
             ("Attempts", found["attempts"]),
@@ -77,13 +77,14 @@ def print_message(session: Session, found: Json) -> None:
             ("Reason", found["reason"]),
             ("Error", found["error"]),
             *((f"Header {name}", value) for name, value in sorted(found["headers"].items())),
-            ("Size", None if found["memory"] else size(found["size_bytes"])),
+            ("Size", None if found["memory"] or found["damaged"] else size(found["size_bytes"])),
+            ("Body", "damaged on disk" if found["damaged"] else None),
         ]
     )
     body = found["body"]
     if body and body["data"]:
         cut = ", cut" if body["truncated"] else ""
-        session.say(f"\nBody ({body['encoding']}{cut}):".removeprefix("\n"))
+        session.say(f"Body ({body['encoding']}{cut}):")
         click.echo(inert_lines(body["data"]))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import importlib
 import os
 import sys
@@ -59,11 +58,6 @@ def _take_json(context: click.Context, parameter: click.Parameter, value: bool) 
         _session(context).json = True
 
 
-def _take_debug(context: click.Context, parameter: click.Parameter, value: bool) -> None:
-    if value:
-        _session(context).debug = True
-
-
 def common_options() -> list[click.Option]:
     """The options of every command; they may stand before or behind its name."""
     return [
@@ -103,7 +97,6 @@ def common_options() -> list[click.Option]:
             is_flag=True,
             help="Show where an unexpected error came from.",
             expose_value=False,
-            callback=_take_debug,
         ),
     ]
 
@@ -117,9 +110,13 @@ class Command(click.Command):
 
 
 class Group(click.Group):
-    """A group whose commands have the common options."""
+    """A group whose commands have the common options and are listed as they were written."""
 
     command_class = Command
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The most used ones first, not by the alphabet."""
+        return list(self.commands)
 
 
 class Root(click.Group):
@@ -142,6 +139,17 @@ class Root(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; a reader of our output that left, as ``head`` does, is no failure."""
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+            return result
+        except BrokenPipeError:
+            # What is still buffered would fail again when Python ends.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+
     def main(
         self,
         args: Sequence[str] | None = None,
@@ -155,12 +163,16 @@ class Root(click.Group):
         as_json = "--json" in words
         try:
             code = super().main(words, "posthouse", "_POSTHOUSE_COMPLETE", standalone_mode=False, **extra)
-            _flush()
             sys.exit(code if isinstance(code, int) else 0)
         except Failure as failure:
             end(failure, as_json)
         except PosthouseError as error:
             end(failure_of(error), as_json)
+        except click.exceptions.NoArgsIsHelpError as error:
+            if as_json:
+                end(Failure("usage", "which command? --help lists them", USAGE), as_json)
+            click.echo(error.format_message(), err=True)
+            sys.exit(USAGE)
         except click.UsageError as error:
             where = f" (see {error.ctx.command_path} --help)" if error.ctx else ""
             end(Failure("usage", error.format_message() + where, USAGE), as_json)
@@ -168,11 +180,7 @@ class Root(click.Group):
             end(Failure("usage", error.format_message(), USAGE), as_json)
         except (click.Abort, KeyboardInterrupt):
             end(Failure("interrupted", "interrupted", INTERRUPTED), as_json)
-        except BrokenPipeError:
-            _leave_quietly()
         except OSError as error:
-            if error.errno == errno.EPIPE:
-                _leave_quietly()
             where = f": {error.filename}" if error.filename else ""
             end(Failure("system", f"{error.strerror or error}{where}", REFUSED), as_json)
         except Exception as error:
@@ -180,16 +188,6 @@ class Root(click.Group):
                 raise
             line = f"a mistake in Posthouse ({type(error).__name__}: {error}); --debug shows where"
             end(Failure("internal", line, BUG), as_json)
-
-
-def _flush() -> None:
-    sys.stdout.flush()
-
-
-def _leave_quietly() -> None:
-    """The reader of our output left, as ``head`` does."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    sys.exit(0)
 
 
 def _print_version(context: click.Context, parameter: click.Parameter, value: bool) -> None:

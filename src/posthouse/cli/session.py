@@ -58,7 +58,6 @@ class Session:
     file: str | None = None
     flags: dict[str, Given] = field(default_factory=dict)
     json: bool = False
-    debug: bool = False
 
     def set(self, name: str, text: str, flag: str) -> None:
         """Note a flag that sets something."""
@@ -140,7 +139,7 @@ class Session:
         table.add_column(overflow="fold")
         for name, value in pairs:
             if value is not None and value != "":
-                table.add_row(Text(name), Text(inert(str(value))))
+                table.add_row(Text(inert(name)), Text(inert(str(value))))
         self.console().print(table)
 
     def say(self, text: str) -> None:

@@ -130,7 +130,7 @@ class _Server:
         if export_s:
             exporter = Exporter(engine, config.path("journal.dir"), config.seconds("journal.wait_s"))
             task = loop.create_task(self._export(exporter, metrics, export_s))
-            stack.push_async_callback(_cancel, task)
+            stack.push_async_callback(self._finish, exporter, task)
         address = None
         if config.switch("metrics.enabled"):
             server = MetricsServer(metrics, config.text("metrics.host"), config.whole("metrics.port"))
@@ -165,7 +165,9 @@ class _Server:
         _log.info("ready", extra={name: value for name, value in summary.items() if name != "desks"})
 
     async def _export(self, exporter: Exporter, metrics: Metrics, every_s: float) -> None:
-        while True:
+        from ..control.operation import Stopped
+
+        while not self._stop.is_set():
             try:
                 # Events are counted before the export trims them.
                 await asyncio.to_thread(metrics.catch_up)
@@ -175,12 +177,15 @@ class _Server:
             except MissingExtra as error:
                 _log.warning("the journal is not exported: %s", error)
                 return
+            except Stopped:
+                return
             except StoreError as error:
                 _log.error("the journal was not exported: %s", error)
-            await asyncio.sleep(every_s)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stop.wait(), every_s)
 
-
-async def _cancel(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
+    async def _finish(self, exporter: Exporter, task: asyncio.Task[None]) -> None:
+        """The engine is closed behind this: no thread may still be exporting from its store."""
+        self._stop.set()
+        exporter.stop()
         await task

@@ -55,7 +55,7 @@ class Client:
         self._id += 1
         request = {"id": self._id, "call": name, "with": dict(parameters)}
         try:
-            self._lines.send(request)
+            self._lines.send(request, wire.REQUEST_BYTES_MAX)
         except OSError as error:
             raise StoreUnavailable(f"the server at {self._path} is gone: {error.strerror or error}") from error
         while True:

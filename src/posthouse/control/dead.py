@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from ..errors import InvalidInput
@@ -12,7 +13,7 @@ from ..mailbox.rules import normalise_error
 from ..mailbox.store import MessageView
 from . import message, selection, view
 from .mailbox import DRY_RUN_MAX, purge_all
-from .operation import PAGE_MAX, Answer, Context, Json, Refused, operation
+from .operation import PAGE_MAX, SCAN_PAGE, Answer, Context, Json, Refused, operation
 
 DEAD = frozenset({State.DEAD})
 REDRIVE_STEP = 500
@@ -166,11 +167,11 @@ def purge(
     return purge_all(context, selected, limit, dry_run, _count(context, selected, where or {}))
 
 
-def _each(context: Context, selected: list[cm.Filter]) -> Any:
+def _each(context: Context, selected: list[cm.Filter]) -> Iterator[MessageView]:
     """Every selected message, page by page."""
     for filter in selected:
         after = 0
-        while page := context.store.messages(filter, after, PAGE_MAX):
+        while page := context.store.messages(filter, after, SCAN_PAGE):
             yield from page
             after = page[-1].number
 

@@ -21,7 +21,7 @@ from ..journal.verify import verify
 from ..mailbox.message import check_name
 from ..mailbox.store import Chunk, Segment, Store
 from . import view
-from .operation import PAGE_MAX, Access, Answer, Context, Json, operation
+from .operation import PAGE_MAX, Access, Answer, Context, Json, Refused, Stopped, operation
 
 
 class Feed:
@@ -157,6 +157,8 @@ def message_history(
         sender,
         findings=findings,
     )
+    if not rows and not findings:
+        return Refused("not_found", f"the journal tells nothing of a message {id!r}")
     return {"id": id, "events": [_row(row) for row in rows], "findings": [_finding(each) for each in findings]}
 
 
@@ -182,14 +184,23 @@ class Exporter:
         self._wait_s = wait_s
         self._monotonic = monotonic
         self._waiting_since: float | None = None
+        self._stopping = False
+
+    def stop(self) -> None:
+        """End the turn under way soon, by Stopped; the next process goes on where it ended."""
+        self._stopping = True
 
     def run(self) -> Exported:
         """One turn."""
         now = self._monotonic()
         waited = self._waiting_since is not None and now - self._waiting_since >= self._wait_s
-        done = export(self._feed, self._folder, final=waited)
+        done = export(self._feed, self._folder, final=waited, progress=self._progress)
         if not done.left:
             self._waiting_since = None
         elif done.events or self._waiting_since is None:
             self._waiting_since = now
         return done
+
+    def _progress(self, events: int, total: int) -> None:
+        if self._stopping:
+            raise Stopped(f"stopped after {events} of {total} events")

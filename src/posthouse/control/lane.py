@@ -1,7 +1,7 @@
 """Operations on lanes: why one is not moving, and unblocking it.
 
 The codes of ``lane.why`` are stable: unknown_desk, mailbox_paused, paused, poisoned, empty, in_flight,
-received, lease_ended, window_full, retry, scheduled, quiet, expired, ready.
+received, lease_ended, window_full, retry, scheduled, quiet, expired, corrupt, ready.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from ..mailbox.message import IN_FLIGHT, Instant, State
 from ..mailbox.policy import Policy
 from ..mailbox.store import LaneView, MailboxView, MessageView, Store
 from . import selection, view
-from .operation import PAGE_MAX, Answer, Context, Json, Refused, operation
+from .operation import SCAN_PAGE, Answer, Context, Json, Refused, operation
 
 LOOK_BACK = 50_000
 """Events of the journal that are searched for who did what; older ones are not worth the wait."""
-LOOK_AHEAD = 1_000
-"""Messages of a lane that are looked at."""
+LOOK_AHEAD = 200
+"""Messages of a lane that are looked at; they come with their bodies, so no more than are needed."""
+QUIET_LOOK_AHEAD = 1_000
 
 
 @operation("lane.why")
@@ -37,7 +38,11 @@ def why(context: Context, *, mailbox: str, lane: str | None = None, desk: str | 
         return found
     store = context.store
     policy = store.policies.get(box.desk)
-    waiting = store.in_lane(box.desk, box.mailbox, found.lane, LOOK_AHEAD)
+    if policy is not None and policy.quiet_s:
+        enough = QUIET_LOOK_AHEAD  # the last one counts too
+    else:
+        enough = min(LOOK_AHEAD, found.in_flight + 1)  # all in flight and the one behind them
+    waiting = store.in_lane(box.desk, box.mailbox, found.lane, enough)
     code, sentence, more = _diagnose(store, policy, box, found, waiting, context.access.now())
     head = waiting[0] if waiting else None
     return {
@@ -89,11 +94,11 @@ def _diagnose(
     if policy is None:
         return "unknown_desk", f"Desk {box.desk} is not configured, so nobody can lease from it.", {}
     if box.paused is not None:
-        return _paused(store, "mailbox_paused", "The mailbox", box.paused, box, "", waiting)
+        return _paused(store, "mailbox_paused", "The mailbox", box.paused, box, "", lane.depth)
     if lane.paused == "poison":
-        return _poisoned(store, box, lane, waiting)
+        return _poisoned(store, box, lane)
     if lane.paused is not None:
-        return _paused(store, "paused", "The lane", lane.paused, box, lane.lane, waiting)
+        return _paused(store, "paused", "The lane", lane.paused, box, lane.lane, lane.depth)
     if not waiting:
         return "empty", "Nothing waits in this lane.", {}
     flying = [m for m in waiting if m.state in IN_FLIGHT]
@@ -122,6 +127,9 @@ def _diagnose(
             until = view.instant(rules.quiet_until(policy, first, last))
             sentence = f"Waiting for {policy.quiet_s:g} s of quiet, until {until} unless more arrives."
             return "quiet", sentence, {"until": until, "message_id": next_up.message.id}
+    if store.bodies([next_up.message.ref])[0] is None:
+        sentence = f"Message {next_up.message.id!r} is damaged on disk; the next lease sets it aside and goes on."
+        return "corrupt", sentence, {"message_id": next_up.message.id}
     return (
         "ready",
         f"Message {next_up.message.id!r} can be leased now; nobody has asked for it. Is a worker connected?",
@@ -129,29 +137,26 @@ def _diagnose(
     )
 
 
-def _paused(
-    store: Store, code: str, what: str, reason: str, box: MailboxView, lane: str, waiting: list[MessageView]
-) -> Diagnosis:
+def _paused(store: Store, code: str, what: str, reason: str, box: MailboxView, lane: str, depth: int) -> Diagnosis:
     event = _latest(
         store,
         lambda e: e.event == ev.PAUSED and (e.desk, e.mailbox, e.lane) == (box.desk, box.mailbox, lane),
     )
     by = f" by {event.holder}" if event and event.holder else ""
     at = f" since {view.instant(event.at)}" if event else ""
-    waits = f"{len(waiting)} or more messages wait" if len(waiting) >= LOOK_AHEAD else f"{len(waiting)} waiting"
     return (
         code,
-        f"{what} is paused{by}{at} (reason {reason}); {waits}.",
+        f"{what} is paused{by}{at} (reason {reason}); {depth} waiting.",
         {"holder": event.holder if event else None, "since": view.instant(event.at) if event else None},
     )
 
 
-def _poisoned(store: Store, box: MailboxView, lane: LaneView, waiting: list[MessageView]) -> Diagnosis:
+def _poisoned(store: Store, box: MailboxView, lane: LaneView) -> Diagnosis:
     """The lane was paused when a message died; the one that died last is the poison."""
     poison: MessageView | None = None
     after = 0
     dead = Filter(box.desk, box.mailbox, lane.lane, states=frozenset({State.DEAD}))
-    while page := store.messages(dead, after, PAGE_MAX):
+    while page := store.messages(dead, after, SCAN_PAGE):
         after = page[-1].number
         poison = max([*page, *([poison] if poison else [])], key=lambda m: (m.since or 0, m.number))
     if poison is None:
@@ -230,9 +235,9 @@ def unblock(context: Context, *, mailbox: str, lane: str | None = None, desk: st
     found = selection.lane(context, box, lane)
     if isinstance(found, Refused):
         return found
-    outcome = context.apply(cm.Resume(box.desk, box.mailbox, found.lane, holder=context.by))
-    if isinstance(outcome, oc.Refused):
+    if box.desk not in context.store.policies:
         return selection.unknown_desk(context, box.desk)
+    outcome = context.apply(cm.Resume(box.desk, box.mailbox, found.lane, holder=context.by))
     assert isinstance(outcome, oc.Switched)
     return {
         "desk": box.desk,

@@ -79,6 +79,8 @@ def _switch(context: Context, mailbox: str, desk: str | None, lane: str | None, 
         if isinstance(box, Refused):
             return box
         desk = box.desk
+    if desk not in context.store.policies:
+        return selection.unknown_desk(context, desk)
     if lane is not None and not to_pause and context.store.lane(desk, mailbox, lane) is None:
         return Refused("not_found", f"mailbox {mailbox!r} has no lane {lane!r}")
     command: cm.Command
@@ -87,8 +89,6 @@ def _switch(context: Context, mailbox: str, desk: str | None, lane: str | None, 
     else:
         command = cm.Resume(desk, mailbox, lane, holder=context.by)
     outcome = context.apply(command)
-    if isinstance(outcome, oc.Refused):
-        return selection.unknown_desk(context, desk)
     assert isinstance(outcome, oc.Switched)
     return {"desk": desk, "mailbox": mailbox, "lane": lane, "paused": to_pause, "changed": outcome.changed}
 

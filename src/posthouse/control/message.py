@@ -18,6 +18,9 @@ from .operation import Answer, Context, Json, Refused, operation
 BODY_BYTES_MAX = 65_536
 """How much of a body is shown unless more is asked for."""
 
+POST_BYTES_MAX = 16 * 1_048_576
+"""The largest body that may be posted by hand, whatever a desk takes."""
+
 _WHY_NOT = {
     Refusal.FULL: "the mailbox is full",
     Refusal.OVERSIZE: "the body is larger than the desk takes",
@@ -53,7 +56,8 @@ def whole(context: Context, found: MessageView, body_bytes_max: int) -> Json:
     plain = view.message(found)
     if data is not None:
         plain["size_bytes"] = len(data)
-    return {**plain, "body": view.body(data, body_bytes_max)}
+    damaged = data is None and not found.memory
+    return {**plain, "damaged": damaged, "body": view.body(data, body_bytes_max)}
 
 
 @operation("message.post")
@@ -78,6 +82,8 @@ def post(
         data = base64.b64decode(body, validate=True)
     except (binascii.Error, ValueError) as error:
         raise InvalidInput(f"body is not base64: {error}") from error
+    if len(data) > POST_BYTES_MAX:
+        raise InvalidInput(f"body is {len(data)} bytes long; by hand at most {POST_BYTES_MAX} can be posted")
     if desk not in context.store.policies:
         return selection.unknown_desk(context, desk)
     message = Message(desk, mailbox, id, data, sender, lane, kind, batch_key, headers or {}, cause, due_at, expires_at)
@@ -98,6 +104,16 @@ def post(
     return _refused(outcome, f"message {id!r} was not posted")
 
 
+def _target(
+    context: Context, id: str, desk: str | None, mailbox: str | None, sender: str | None
+) -> MessageView | Refused:
+    """The message that a command is about; one of a desk that is not configured can only be looked at."""
+    found = selection.message(context, id, desk, mailbox, sender)
+    if isinstance(found, MessageView) and found.message.desk not in context.store.policies:
+        return selection.unknown_desk(context, found.message.desk)
+    return found
+
+
 @operation("message.cancel")
 def cancel(
     context: Context,
@@ -108,7 +124,7 @@ def cancel(
     sender: str | None = None,
 ) -> Answer:
     """Finish an unfinished message without delivery."""
-    found = selection.message(context, id, desk, mailbox, sender)
+    found = _target(context, id, desk, mailbox, sender)
     if isinstance(found, Refused):
         return found
     outcome = context.apply(cm.Cancel(found.message.ref, holder=context.by))
@@ -125,7 +141,7 @@ def park(
     sender: str | None = None,
 ) -> Answer:
     """Set a message aside, so that its lane goes on."""
-    found = selection.message(context, id, desk, mailbox, sender)
+    found = _target(context, id, desk, mailbox, sender)
     if isinstance(found, Refused):
         return found
     outcome = context.apply(cm.Park(found.message.ref, holder=context.by))
@@ -142,7 +158,7 @@ def unpark(
     sender: str | None = None,
 ) -> Answer:
     """Return a parked message to its lane with a new expiry."""
-    found = selection.message(context, id, desk, mailbox, sender)
+    found = _target(context, id, desk, mailbox, sender)
     if isinstance(found, Refused):
         return found
     ref = found.message.ref
@@ -175,7 +191,7 @@ def resolve(
     """Say by hand what became of an uncertain message."""
     if verdict not in _VERDICTS:
         raise InvalidInput(f"verdict must be one of {', '.join(_VERDICTS)}: {verdict[:40]!r}")
-    found = selection.message(context, id, desk, mailbox, sender)
+    found = _target(context, id, desk, mailbox, sender)
     if isinstance(found, Refused):
         return found
     if found.state is not State.UNCERTAIN:

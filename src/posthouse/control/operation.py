@@ -27,6 +27,8 @@ T = TypeVar("T")
 
 PAGE_MAX = 1_000
 """Rows that one call may return at most."""
+SCAN_PAGE = 100
+"""Messages that a scan reads at a time: they come with their bodies."""
 
 
 class Refused(NamedTuple):

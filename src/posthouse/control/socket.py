@@ -24,7 +24,8 @@ import orjson
 from ..errors import ConfigError, InvalidInput, StoreUnavailable
 
 PROTOCOL = 1
-REQUEST_BYTES_MAX = 8 * 1_048_576
+REQUEST_BYTES_MAX = 24 * 1_048_576
+"""Room for the largest body that may be posted by hand (see ``message.POST_BYTES_MAX``), in base64."""
 REPLY_BYTES_MAX = 64 * 1_048_576
 _ADDRESS_BYTES_MAX = 100
 """The system's limit is 108 on Linux and 104 elsewhere."""
@@ -39,9 +40,12 @@ class Lines:
         self._buffer = bytearray()
         self._searched = 0
 
-    def send(self, document: dict[str, Any]) -> None:
-        """Send one document; OSError if the other side is gone."""
-        self.socket.sendall(orjson.dumps(document) + b"\n")
+    def send(self, document: dict[str, Any], bytes_max: int | None = None) -> None:
+        """Send one document; OSError if the other side is gone, InvalidInput if it is too large for it."""
+        line = orjson.dumps(document) + b"\n"
+        if bytes_max is not None and len(line) > bytes_max:
+            raise InvalidInput(f"a request of {len(line)} bytes; at most {bytes_max} are allowed")
+        self.socket.sendall(line)
 
     def receive(self, idle_s: float | None = None, within_s: float | None = None) -> dict[str, Any] | None:
         """The next document; None at the end.

@@ -8,9 +8,7 @@ from __future__ import annotations
 import base64
 import datetime
 from collections.abc import Mapping
-from typing import Any
 
-from ..mailbox.event import Event
 from ..mailbox.message import Instant, State
 from ..mailbox.store import LaneView, MailboxView, MessageView
 from .operation import Json
@@ -108,11 +106,3 @@ def body(data: bytes | None, bytes_max: int) -> Json | None:
     except UnicodeDecodeError:
         pass
     return {"encoding": "base64", "data": base64.b64encode(part).decode(), "truncated": cut}
-
-
-def event(offset: int, commit: int, row: Event) -> Json:
-    """One row of the journal."""
-    plain: dict[str, Any] = row._asdict()
-    for name in ("at", "due_at", "expires_at"):
-        plain[name] = instant_or_none(plain[name])
-    return {"offset": offset, "commit": commit, **plain}

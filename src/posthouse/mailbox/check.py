@@ -34,7 +34,7 @@ from .command import (
     Unpark,
     Verdict,
 )
-from .message import INSTANT_MAX, Ref, State, check_instant, check_message, check_name
+from .message import INSTANT_MAX, Message, Ref, State, check_headers, check_instant, check_message, check_name
 from .policy import Policy
 
 LIMIT_MAX = 100_000
@@ -63,6 +63,9 @@ def check_command(command: Command, policies: Policies) -> None:
     if type(command) is Post:
         message, quiet, exempt, reason, _ = command
         check_message(message)
+        # It takes any empty value for an empty string or no headers; a store does not.
+        if type(message[6]) is not str or type(message[7]) is not str or type(message[8]) is not dict:
+            _check_empty(message)
         if message[0] not in policies:
             raise _unknown_desk(message[0], policies)
         _check_flag("quiet", quiet)
@@ -74,6 +77,12 @@ def check_command(command: Command, policies: Policies) -> None:
     if check is None:
         raise InvalidInput(f"expected a command, not {type(command).__name__}")
     check(command, policies)
+
+
+def _check_empty(message: Message) -> None:
+    check_name("kind", message.kind, empty=True)
+    check_name("batch_key", message.batch_key, empty=True)
+    check_headers(message.headers)
 
 
 def _check_lease(c: Lease, policies: Policies) -> None:
@@ -125,6 +134,7 @@ def _check_sweep(c: Sweep, policies: Policies) -> None:
 
 
 def _check_note(c: Note, policies: Policies) -> None:
+    check_name("event", c.event)
     if c.event not in ev.NOTABLE:
         raise InvalidInput(f"event must be one of {', '.join(sorted(ev.NOTABLE))}: {c.event!r}")
     # Not asked of the policies: an unknown desk is among the things that are refused and noted.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from posthouse.engine.clock import Clock
@@ -128,3 +129,20 @@ def post(number: int | str, mailbox: str = "alice", **fields: Any) -> Post:
     """A post whose id ends in a number."""
     body = fields.pop("body", b"hello")
     return Post(Message("mail", mailbox, f"{number}" if isinstance(number, str) else f"m-{number}", body, **fields))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let the loop turn until the condition holds."""
+    async with asyncio.timeout(WAIT_S):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+
+def until_blocking(condition: Callable[[], bool]) -> None:
+    """Let other threads run until the condition holds."""
+    pause = threading.Event()
+    for _ in range(int(WAIT_S * 1_000)):
+        if condition():
+            return
+        pause.wait(0.001)
+    raise AssertionError("it did not come to pass")

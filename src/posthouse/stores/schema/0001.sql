@@ -27,7 +27,7 @@ CREATE INDEX lane_waiting ON lane_state (mailbox_id) WHERE depth > 0;
 CREATE TABLE message (
     number INTEGER PRIMARY KEY, lane_id INTEGER NOT NULL, seq INTEGER NOT NULL, state INTEGER NOT NULL,
     posted_at INTEGER NOT NULL, post_commit INTEGER NOT NULL, attempts INTEGER NOT NULL, unreceived INTEGER NOT NULL,
-    life INTEGER NOT NULL, quiet INTEGER NOT NULL, due_at INTEGER NOT NULL, expires_at INTEGER, since INTEGER,
+    life INTEGER NOT NULL, quiet INTEGER NOT NULL, progress INTEGER NOT NULL, due_at INTEGER NOT NULL, expires_at INTEGER, since INTEGER,
     keep_until INTEGER, batch TEXT, note TEXT, id TEXT NOT NULL, sender TEXT NOT NULL, kind TEXT NOT NULL, extra TEXT,
     size_bytes INTEGER NOT NULL, crc INTEGER NOT NULL, body BLOB NOT NULL
 );
@@ -47,7 +47,7 @@ CREATE INDEX memory_forget ON memory (forget_at) WHERE forget_at IS NOT NULL;
 
 CREATE TABLE lease (
     number INTEGER PRIMARY KEY, lane_id INTEGER NOT NULL, mailbox_id INTEGER NOT NULL, token TEXT NOT NULL,
-    holder TEXT, ends_at INTEGER, received INTEGER NOT NULL, progress INTEGER NOT NULL, lease_commit INTEGER NOT NULL
+    holder TEXT, ends_at INTEGER, received INTEGER NOT NULL, lease_commit INTEGER NOT NULL
 );
 CREATE INDEX lease_mailbox ON lease (mailbox_id);
 

@@ -95,8 +95,7 @@ class Changes:
             entry.row_changed = True
         # A lease taken later in this batch is not the one that was committed with the post.
         entry.post_commit = 0
-        if state is not READY:
-            entry.since = at
+        entry.since = None if state is READY else at
         if state in FINISHED:
             kept_until = rules.kept_until(lane.box.desk.policy, state, at)
             # Where nothing is to be kept of it, it does not wait for a sweep.
@@ -108,7 +107,10 @@ class Changes:
         if recall:
             self._recall(lane, entry.seq, token, batch, at)
         if lane.depth:
-            work.wake(lane, fate.due_at if state is READY else 0)
+            # Another may be leased now, whenever this one is due: its going has made room.
+            work.wake(lane, 0)
+            if fate.due_at:
+                work.ring_at(lane, fate.due_at)
 
     def _recall(self, lane: Lane, seq: int, token: str | None, batch: str | None, at: Instant) -> None:
         """The message with this seq failed: followers that are out and not received come back."""
@@ -136,7 +138,10 @@ class Changes:
             entry.unreceived += 1
             entry.row_changed = True
         fate = rules.left(policy, entry.unreceived, parked, reason)
-        self._end(entry, fate, at, reason=entry.reason if fate.state is READY else fate.reason, error=entry.error)
+        # What dies in flight counts, so that the journal alone tells how many attempts there were.
+        counted = fate.state is State.DEAD
+        reason = entry.reason if fate.state is READY else fate.reason
+        self._end(entry, fate, at, counted=counted, reason=reason, error=entry.error)
 
     def _lose(self, entry: Entry, at: Instant, *, recall: bool) -> None:
         """A lease ran out."""

@@ -16,6 +16,7 @@ import orjson
 from ...journal import chunk as chunks
 from ...mailbox import rules
 from ...mailbox.message import FINISHED, State
+from .lookup import seq_of
 from .records import CODES, LEASED, READY, RECEIVED, Entry, Lane
 from .working import WorkingSet
 
@@ -41,21 +42,21 @@ def _columns(count: int) -> str:
 
 
 _BODY = "coalesce(substr(?2, value->>{}, value->>{}), x'')"
-_INSERT_MESSAGE = f"INSERT INTO message SELECT {_columns(22)}, {_BODY.format(22, 20)} FROM json_each(?1)"
+_INSERT_MESSAGE = f"INSERT INTO message SELECT {_columns(23)}, {_BODY.format(23, 21)} FROM json_each(?1)"
 # Most messages are as they were posted; what they have in common need not be read from JSON.
 _INSERT_PLAIN = (
     "INSERT INTO message (number, lane_id, seq, state, posted_at, post_commit, attempts, unreceived, life, quiet,"
-    " due_at, expires_at, id, sender, kind, extra, size_bytes, crc, body)"
-    " SELECT value->>0, value->>1, value->>2, 0, value->>3, value->>4, 0, 0, 1, 1, 0, value->>5, value->>6, value->>7,"
-    f" value->>8, value->>9, value->>10, value->>11, {_BODY.format(12, 10)} FROM json_each(?1)"
+    " progress, due_at, expires_at, id, sender, kind, extra, size_bytes, crc, body)"
+    " SELECT value->>0, value->>1, value->>2, 0, value->>3, value->>4, 0, 0, 1, 1, 0, 0, value->>5, value->>6,"
+    f" value->>7, value->>8, value->>9, value->>10, value->>11, {_BODY.format(12, 10)} FROM json_each(?1)"
 )
 _INSERT_MEMORY = f"INSERT OR REPLACE INTO memory SELECT {_columns(14)} FROM json_each(?)"
-_INSERT_LEASE = f"INSERT OR REPLACE INTO lease SELECT {_columns(9)} FROM json_each(?)"
+_INSERT_LEASE = f"INSERT OR REPLACE INTO lease SELECT {_columns(8)} FROM json_each(?)"
 _INSERT_LANE = f"INSERT OR REPLACE INTO lane_state SELECT {_columns(7)} FROM json_each(?)"
 _INSERT_BOX = f"INSERT OR REPLACE INTO mailbox_state SELECT {_columns(5)} FROM json_each(?)"
 _UPDATE_MESSAGE = (
     "UPDATE message SET state = v->>1, attempts = v->>2, unreceived = v->>3, life = v->>4, due_at = v->>5,"
-    " expires_at = v->>6, since = v->>7, keep_until = v->>8, batch = v->>9, note = v->>10"
+    " expires_at = v->>6, since = v->>7, keep_until = v->>8, batch = v->>9, note = v->>10, progress = v->>11"
     " FROM (SELECT value AS v FROM json_each(?)) WHERE number = v->>0"
 )
 
@@ -160,7 +161,7 @@ def _flush_entries(work: WorkingSet) -> int:
                 inserts.append(
                     (
                         number, lane.id, entry.seq, CODES[entry.state], entry.posted_at, entry.post_commit,
-                        entry.attempts, entry.unreceived, entry.life, int(entry.quiet), entry.due_at,
+                        entry.attempts, entry.unreceived, entry.life, int(entry.quiet), entry.progress, entry.due_at,
                         entry.expires_at, entry.since, _keep_until(entry), entry.batch, _note(entry), entry.id,
                         entry.sender, entry.kind, _extra(entry), entry.size_bytes, entry.crc, place,
                     )
@@ -171,7 +172,7 @@ def _flush_entries(work: WorkingSet) -> int:
             updates.append(
                 (
                     number, CODES[entry.state], entry.attempts, entry.unreceived, entry.life, entry.due_at,
-                    entry.expires_at, entry.since, _keep_until(entry), entry.batch, _note(entry),
+                    entry.expires_at, entry.since, _keep_until(entry), entry.batch, _note(entry), entry.progress,
                 )
             )  # fmt: skip
         if entry.lease_changed:
@@ -179,7 +180,7 @@ def _flush_entries(work: WorkingSet) -> int:
                 leases.append(
                     (
                         number, lane.id, lane.box.id, entry.token, entry.holder, entry.ends_at,
-                        int(entry.state is RECEIVED), entry.progress, entry.lease_commit,
+                        int(entry.state is RECEIVED), entry.lease_commit,
                     )
                 )  # fmt: skip
             elif entry.lease_stored:
@@ -253,6 +254,10 @@ def _flush_indexes(work: WorkingSet, posts: int) -> None:
             "DELETE FROM queue WHERE (lane_id, seq) IN (SELECT value->>0, value->>1 FROM json_each(?))",
             (_json(places),),
         )
+    if work.unsorted:
+        work.unknown = dict(sorted(work.unknown.items()))
+        work.fresh = dict(sorted(work.fresh.items()))
+        work.unsorted = False
     oldest = [next(iter(numbers)) for numbers in (work.unknown, work.fresh) if numbers]
     work.watermark = max(work.watermark, min([work.next_number, *oldest]) - 1)
 
@@ -279,7 +284,7 @@ def _flush_lanes(work: WorkingSet, count: int) -> None:
             # Where the queue index was read this far, the entry must be in what was read.
             if (lane.old_read or entry.seq <= lane.old_next) and not entry.in_old:
                 entry.in_old = True
-                bisect.insort(lane.old, entry, key=_seq_of)
+                bisect.insort(lane.old, entry, key=seq_of)
         lane.fresh = []
     work.db.execute(f"INSERT OR IGNORE INTO queue SELECT {_columns(3)} FROM json_each(?)", (_json(rows),))
 
@@ -378,10 +383,6 @@ def _drop_boxes(work: WorkingSet) -> None:
 def _in_lane(entry: Entry) -> bool:
     state = entry.state
     return state is READY or state is LEASED or state is RECEIVED
-
-
-def _seq_of(entry: Entry) -> int:
-    return entry.seq
 
 
 def _keep_until(entry: Entry) -> int | None:

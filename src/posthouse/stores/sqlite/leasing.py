@@ -213,7 +213,7 @@ class Leasing(Changes):
             if command.progress is not None:
                 work.touch(entry)
                 entry.progress = command.progress
-                entry.lease_changed = True
+                entry.row_changed = True
         ends_at = rules.lease_end(desk.policy, command.at)
         if ends_at is not None:
             for entry in held.values():

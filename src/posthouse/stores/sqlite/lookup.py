@@ -34,8 +34,8 @@ PAGE_ENTRIES = 64
 """How many messages of a lane are read from the queue index at once."""
 
 _MESSAGE = (
-    "number, lane_id, seq, state, posted_at, post_commit, attempts, unreceived, life, quiet, due_at, expires_at,"
-    " since, batch, note, id, sender, kind, extra, size_bytes, crc"
+    "number, lane_id, seq, state, posted_at, post_commit, attempts, unreceived, life, quiet, progress, due_at,"
+    " expires_at, since, batch, note, id, sender, kind, extra, size_bytes, crc"
 )
 _MEMORY = "number, lane_id, seq, state, posted_at, attempts, life, since, note, id, sender, kind, size_bytes"
 _MEMORY_COLUMNS = _MEMORY.count(",") + 1
@@ -100,6 +100,7 @@ class Lookup:
         # Both in ascending order of number, so that the first key is the oldest that an index lacks.
         self.unknown: dict[int, int] = {}  # number → known key
         self.fresh: dict[int, Entry] = {}  # not in the queue index
+        self.unsorted = False  # something was put back out of order
         self.gone: dict[int, tuple[int, int]] = {}  # number → (lane id, seq): rows to be deleted in bulk
         self.unqueue: dict[tuple[int, int], int] = {}  # queue entries to be deleted in bulk
         self.dropped_rows: list[int] = []
@@ -164,15 +165,15 @@ class Lookup:
             if entry.state is READY:
                 self._mark_unindexed(entry)
         leases = db.execute(
-            "SELECT number, token, holder, ends_at, received, progress, lease_commit FROM lease ORDER BY number"
+            "SELECT number, token, holder, ends_at, received, lease_commit FROM lease ORDER BY number"
         ).fetchall()
         self.read_rows([row[0] for row in leases])
-        for number, token, holder, ends_at, received, progress, lease_commit in leases:
+        for number, token, holder, ends_at, received, lease_commit in leases:
             entry = self.entries[number]
             entry.state = RECEIVED if received else LEASED
             entry.lane.in_flight += 1
             entry.token, entry.holder, entry.ends_at = token, holder, ends_at
-            entry.progress, entry.lease_commit, entry.lease_stored = progress, lease_commit, True
+            entry.lease_commit, entry.lease_stored = lease_commit, True
             self.hold(entry)
         for due_at, lane_id in db.execute(
             "SELECT due_at, lane_id FROM message WHERE due_at > 0 AND state = 0"
@@ -307,21 +308,19 @@ class Lookup:
             return entry
         if row[1] not in self.lanes:
             self.lanes_by_id([row[1]])
-        entry = Entry(number, self.lanes[row[1]], row[2], row[15], row[16], row[17], row[4])
+        entry = Entry(number, self.lanes[row[1]], row[2], row[16], row[17], row[18], row[4])
         entry.stored = True
         entry.state = STATES[row[3]]
-        entry.post_commit, entry.attempts, entry.unreceived, entry.life = row[5], row[6], row[7], row[8]
-        entry.quiet, entry.due_at, entry.expires_at, entry.since = bool(row[9]), row[10], row[11], row[12]
-        entry.batch = row[13]
-        if row[14] is not None:
-            entry.reason, entry.error = orjson.loads(row[14])
-        if row[18] is not None:
-            batch_key, headers, cause, own_due_at, own_expires_at = orjson.loads(row[18])
-            entry.batch_key, entry.cause = batch_key, cause
-            entry.own_due_at, entry.own_expires_at = own_due_at, own_expires_at
+        entry.post_commit, entry.attempts, entry.unreceived, entry.life = row[5:9]
+        entry.quiet = bool(row[9])
+        entry.progress, entry.due_at, entry.expires_at, entry.since, entry.batch = row[10:15]
+        if row[15] is not None:
+            entry.reason, entry.error = orjson.loads(row[15])
+        if row[19] is not None:
+            entry.batch_key, headers, entry.cause, entry.own_due_at, entry.own_expires_at = orjson.loads(row[19])
             if headers:
                 entry.headers = headers
-        entry.size_bytes, entry.crc = row[19], row[20]
+        entry.size_bytes, entry.crc = row[20:22]
         self._remember(entry)
         return entry
 
@@ -532,12 +531,13 @@ class Lookup:
         if not fresh or fresh[-1].seq < entry.seq:
             fresh.append(entry)
         else:
-            bisect.insort(fresh, entry, key=_seq_of)
+            bisect.insort(fresh, entry, key=seq_of)
         if entry.number > self.watermark:
             self.fresh[entry.number] = entry
 
 
-def _seq_of(entry: Entry) -> int:
+def seq_of(entry: Entry) -> int:
+    """The key by which a lane's lists are sorted."""
     return entry.seq
 
 

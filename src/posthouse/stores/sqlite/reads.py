@@ -80,14 +80,14 @@ def _oldest_of_desk(work: WorkingSet, desk_id: int) -> Instant | None:
     desk = work.desks_by_id[desk_id]
     while True:
         rows = work.db.execute(
-            "SELECT m.number, m.lane_id, m.posted_at, m.state FROM message m WHERE m.number >= ?"
+            "SELECT m.number, m.lane_id, m.posted_at, m.state FROM message m WHERE m.number > ?"
             " ORDER BY m.number LIMIT ?",
             (desk.oldest, _PAGE),
         ).fetchall()
         work.lanes_by_id(row[1] for row in rows)
         for number, lane_id, posted_at, state in rows:
             if state == 0 and number not in work.gone and work.lanes[lane_id].box.desk is desk:
-                desk.oldest = number
+                desk.oldest = number - 1
                 return int(posted_at)
         if len(rows) < _PAGE:
             return None

@@ -6,6 +6,7 @@ Plain records with slots: they hold state, and say nothing about SQL or about ru
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -44,11 +45,16 @@ class Rota:
     than the truth, so that a visit may be in vain but is never missed.
     """
 
-    __slots__ = ("ready", "sleeping")
+    __slots__ = ("_count", "ready", "sleeping")
 
     def __init__(self) -> None:
-        self.ready: list[tuple[int, int, Any]] = []
-        self.sleeping: list[tuple[int, int, Any]] = []
+        # (served or instant, id, count, member); the count spares members from being compared.
+        self.ready: list[tuple[int, int, int, Any]] = []
+        self.sleeping: list[tuple[int, int, int, Any]] = []
+        self._count = itertools.count()
+
+    def _push(self, heap: list[tuple[int, int, int, Any]], rank: int, member: Lane | Box) -> None:
+        heapq.heappush(heap, (rank, member.id, next(self._count), member))
 
     def wake(self, member: Lane | Box, at: Instant) -> None:
         """Visit the member at this instant (0: at the next turn), unless it is due earlier."""
@@ -57,33 +63,33 @@ class Rota:
             return
         member.hint = at
         if at == 0:
-            heapq.heappush(self.ready, (member.served, member.id, member))
+            self._push(self.ready, member.served, member)
         else:
-            heapq.heappush(self.sleeping, (at, member.id, member))
+            self._push(self.sleeping, at, member)
 
     def turn(self, at: Instant) -> Lane | Box | None:
         """Take the next member to visit; the visitor says when to come again."""
         while self.sleeping and self.sleeping[0][0] <= at:
-            wake_at, _, member = heapq.heappop(self.sleeping)
+            wake_at, _, _, member = heapq.heappop(self.sleeping)
             if member.hint == wake_at:
                 member.hint = 0
-                heapq.heappush(self.ready, (member.served, member.id, member))
+                self._push(self.ready, member.served, member)
         while self.ready:
-            served, _, member = heapq.heappop(self.ready)
+            served, _, _, member = heapq.heappop(self.ready)
             if member.hint == 0:
                 if served == member.served:
                     member.hint = None
                     return member  # type: ignore[no-any-return]
-                heapq.heappush(self.ready, (member.served, member.id, member))
+                self._push(self.ready, member.served, member)
         return None
 
     def next_at(self) -> Instant | None:
         """The earliest hint: 0, an instant, or None."""
-        while self.ready and self.ready[0][2].hint != 0:
+        while self.ready and self.ready[0][3].hint != 0:
             heapq.heappop(self.ready)
         if self.ready:
             return 0
-        while self.sleeping and self.sleeping[0][2].hint != self.sleeping[0][0]:
+        while self.sleeping and self.sleeping[0][3].hint != self.sleeping[0][0]:
             heapq.heappop(self.sleeping)
         return self.sleeping[0][0] if self.sleeping else None
 
@@ -99,7 +105,7 @@ class Desk:
         self.policy = policy
         self.rota: Rota | None = None  # read when the desk is first leased from
         self.mailboxes = 0
-        self.oldest = 0  # no message below this number is in lane
+        self.oldest = 0  # no message up to this number is in lane
         self.depth = 0
         self.counts: dict[State, int] = {}  # of what is not in lane
 
@@ -223,12 +229,26 @@ class Entry:
         )  # fmt: skip
 
 
-def slots_of(record: Entry | Lane | Box | Desk) -> tuple[Any, ...]:
-    """A copy of a record's fields, to be put back by ``restore``."""
-    return tuple(getattr(record, slot) for slot in record.__slots__)
+# What a change can be taken back of. The other fields say where a record stands in memory and in the
+# database; that is true whether or not a group of commands is undone.
+_UNDOABLE: dict[type[Any], tuple[str, ...]] = {
+    Entry: (
+        "attempts", "batch", "batch_key", "cause", "due_at", "ends_at", "error", "expires_at", "headers", "holder",
+        "lease_changed", "lease_commit", "life", "memory", "own_due_at", "own_expires_at", "post_commit", "progress",
+        "quiet", "reason", "row_changed", "since", "state", "token", "unreceived",
+    ),
+    Lane: ("depth", "holes", "in_flight", "last_seq", "paused", "served"),
+    Box: ("depth", "lane_count", "paused", "served"),
+    Desk: ("depth",),
+}  # fmt: skip
+
+
+def state_of(record: Entry | Lane | Box | Desk) -> tuple[Any, ...]:
+    """A copy of what a command may change of a record, to be put back by ``restore``."""
+    return tuple(getattr(record, slot) for slot in _UNDOABLE[type(record)])
 
 
 def restore(record: Entry | Lane | Box | Desk, values: tuple[Any, ...]) -> None:
-    """Put back what ``slots_of`` copied."""
-    for slot, value in zip(record.__slots__, values, strict=True):
+    """Put back what ``state_of`` copied."""
+    for slot, value in zip(_UNDOABLE[type(record)], values, strict=True):
         setattr(record, slot, value)

@@ -13,7 +13,7 @@ from ...mailbox.command import Shift, Start, Sweep
 from ...mailbox.event import Event
 from ...mailbox.message import FINISHED, Instant, State
 from ...mailbox.outcome import Outcome, Shifted, Started, Swept
-from .changes import Changes, has_ended, number_of
+from .changes import Changes, number_of
 from .records import READY, RECEIVED, Entry
 
 
@@ -75,13 +75,15 @@ class Sweeping(Changes):
     def _sweep_kept(self, limit: int, at: Instant) -> tuple[int, int]:
         """End what was kept long enough: how many set-aside ones, how many finished ones."""
         work = self.work
-        enough = 2 * limit + len(work.dirty) + len(work.gone)
-        rows = work.db.execute(
-            "SELECT number FROM message WHERE keep_until IS NOT NULL AND keep_until <= ?"
-            " ORDER BY keep_until, number LIMIT ?",
-            (at, enough),
-        ).fetchall()
-        numbers = {row[0] for row in rows} - work.gone.keys() - set(work.dropped_rows) | work.dirty.keys()
+        enough = limit + len(work.dirty) + len(work.gone)
+        numbers = set(work.dirty)
+        for states in ("state IN (1, 2)", "state > 2"):
+            rows = work.db.execute(
+                f"SELECT number FROM message WHERE keep_until IS NOT NULL AND keep_until <= ? AND {states}"
+                " ORDER BY keep_until, number LIMIT ?",
+                (at, enough),
+            ).fetchall()
+            numbers |= {row[0] for row in rows} - work.gone.keys() - set(work.dropped_rows)
         due: list[tuple[Instant, int, Entry]] = []
         for entry in work.read_rows(list(numbers)):
             if entry.since is not None and not entry.memory and entry.lane.box.desk.name in work.policies:
@@ -108,13 +110,18 @@ class Sweeping(Changes):
             (at, limit + len(work.dropped_memories)),
         ).fetchall()
         numbers = {row[0] for row in rows} - set(work.dropped_memories) | work.dirty.keys()
-        forgotten = 0
-        for entry in work.read_rows(sorted(numbers)):
-            desk = entry.lane.box.desk
-            if forgotten < limit and entry.memory and desk.name in work.policies and has_ended(entry, desk, at):
-                work.forget(entry)
-                forgotten += 1
-        return forgotten
+        ended: list[tuple[Instant, int, Entry]] = []
+        for entry in work.read_rows(list(numbers)):
+            policy = work.policies.get(entry.lane.box.desk.name)
+            if entry.memory and policy is not None:
+                assert entry.since is not None
+                known_until = rules.known_until(policy, entry.state, entry.since)
+                if known_until is not None and known_until <= at:
+                    ended.append((known_until, entry.number, entry))
+        ended.sort(key=lambda item: item[:2])
+        for _, _, entry in ended[:limit]:
+            work.forget(entry)
+        return min(len(ended), limit)
 
     def _start(self, command: Start) -> Outcome:
         work = self.work

@@ -6,12 +6,13 @@ be undone within a group of commands that must all succeed.
 
 from __future__ import annotations
 
+import bisect
 import heapq
 from typing import Any
 
 from ...mailbox.message import NO_HEADERS, Instant, State
-from .lookup import Lookup, known_key
-from .records import LEASED, READY, RECEIVED, Box, Desk, Entry, Lane, restore, slots_of
+from .lookup import Lookup, known_key, seq_of
+from .records import LEASED, READY, RECEIVED, Box, Desk, Entry, Lane, restore, state_of
 
 
 class WorkingSet(Lookup):
@@ -20,8 +21,16 @@ class WorkingSet(Lookup):
     def touch(self, entry: Entry) -> None:
         """Say that a message is about to change."""
         if self.undo is not None:
-            values = slots_of(entry)
-            self.undo.append(lambda: restore(entry, values))
+            values = state_of(entry)
+
+            def back() -> None:
+                restore(entry, values)
+                # A look in vain is harmless, a missed one is not.
+                self.wake(entry.lane, 0)
+                if entry.ends_at is not None:
+                    heapq.heappush(self.ends, (entry.ends_at, entry.number))
+
+            self.undo.append(back)
         self.dirty[entry.number] = entry
 
     def touch_lane(self, lane: Lane) -> None:
@@ -29,7 +38,7 @@ class WorkingSet(Lookup):
         box = lane.box
         desk = box.desk
         if self.undo is not None:
-            values, box_values, desk_values = slots_of(lane), slots_of(box), slots_of(desk)
+            values, box_values, desk_values = state_of(lane), state_of(box), state_of(desk)
             counts, box_counts, desk_counts = dict(lane.counts), dict(box.counts), dict(desk.counts)
 
             def back() -> None:
@@ -49,7 +58,7 @@ class WorkingSet(Lookup):
     def touch_box(self, box: Box) -> None:
         """Say that a mailbox is about to be paused, resumed or served."""
         if self.undo is not None:
-            values = slots_of(box)
+            values = state_of(box)
 
             def back() -> None:
                 restore(box, values)
@@ -177,22 +186,29 @@ class WorkingSet(Lookup):
     def _return(self, entry: Entry) -> None:
         """Put a message back in its place in its lane; the queue index has lost it or is about to."""
         lane = entry.lane
-        lane.box.desk.oldest = min(lane.box.desk.oldest, entry.number)
+        lane.box.desk.oldest = min(lane.box.desk.oldest, entry.number - 1)
+        was_in_old, was_unindexed, was_requeued = entry.in_old, entry.unindexed, entry.number in self.requeued
+        if was_in_old:
+            entry.in_old = False
+            lane.old.remove(entry)
+        if not was_unindexed:
+            self._mark_unindexed(entry)
+            self.unsorted = True
+        self.requeued[entry.number] = entry
         if self.undo is not None:
-            old, fresh, was_requeued = list(lane.old), list(lane.fresh), entry.number in self.requeued
 
             def back() -> None:
-                lane.old, lane.fresh = old, fresh
+                if not was_unindexed:
+                    entry.unindexed = False
+                    lane.fresh.remove(entry)
+                    self.fresh.pop(entry.number, None)
+                if was_in_old:
+                    entry.in_old = True
+                    bisect.insort(lane.old, entry, key=seq_of)
                 if not was_requeued:
                     self.requeued.pop(entry.number, None)
 
             self.undo.append(back)
-        if entry.in_old:
-            entry.in_old = False
-            lane.old.remove(entry)
-        if not entry.unindexed:
-            self._mark_unindexed(entry)
-        self.requeued[entry.number] = entry
 
     def _count(self, lane: Lane, state: State, by: int) -> None:
         for counts in (lane.counts, lane.box.counts, lane.box.desk.counts):
@@ -261,23 +277,19 @@ class WorkingSet(Lookup):
                     self.dirty[number] = entry
                 if key is not None:
                     self.unknown[number] = key
+                    self.unsorted = True
                 if current:
                     self.refs[ref] = entry
                 self.entries[number] = entry
 
             self.undo.append(back)
 
-    def _hold_again(self, key: tuple[str, str], entry: Entry) -> None:
-        self.held.setdefault(key, {})[entry.number] = entry
-        if entry.ends_at is not None:
-            heapq.heappush(self.ends, (entry.ends_at, entry.number))
-
     def let_go(self, entry: Entry) -> None:
         """End a message's lease (the caller has touched it)."""
         key = (entry.lane.box.desk.name, entry.token or "")
         self._unhold(key, entry)
         if self.undo is not None:
-            self.undo.append(lambda: self._hold_again(key, entry))
+            self.undo.append(lambda: self.held.setdefault(key, {}).update({entry.number: entry}))
         entry.token = entry.holder = entry.ends_at = None
         entry.lease_changed = True
 
