@@ -30,7 +30,7 @@ from posthouse.mailbox.event import Event
 from posthouse.mailbox.message import FINISHED, IN_LANE, Message, Ref, State
 from posthouse.mailbox.outcome import Done, Leased, Outcome, Posted, Settled
 from posthouse.mailbox.policy import INBOX, RELAY, Policy, ladder
-from posthouse.mailbox.store import Chunk, Store
+from posthouse.mailbox.store import Chunk, Segment, Store
 
 POLICIES = {
     p.name: p
@@ -63,6 +63,10 @@ class Ledger:
     chunks: list[tuple[int, int, bytes]] = field(default_factory=list)
     """First, last and hash of every journal chunk whose commit was acknowledged."""
     offset: int = 0
+    segments: list[Segment] = field(default_factory=list)
+    """Every segment whose end was acknowledged; its chunks may be gone."""
+    trimming: int = 0
+    """The last offset of a segment that was being finished when the store failed."""
     doubt: list[Command] = field(default_factory=list)
     """The batch under way when the store failed: it took effect whole, or not at all."""
     settles: int = 0
@@ -110,8 +114,9 @@ class Ledger:
 class Traffic:
     """Posts, leases and settlements as sessions would send them; the ledger learns what was answered."""
 
-    def __init__(self, rng: Random, ledger: Ledger, sizes: Sequence[int] = SIZES) -> None:
+    def __init__(self, rng: Random, ledger: Ledger, sizes: Sequence[int] = SIZES, trims: bool = False) -> None:
         self.rng = rng
+        self.trims = trims
         self.sizes = sizes
         self.ledger = ledger
         self.at = START_AT
@@ -146,6 +151,26 @@ class Traffic:
         for chunk in store.chunks(after=self.ledger.offset):
             self.ledger.chunks.append((chunk.first, chunk.last, chunk.hash))
             self.ledger.offset = chunk.last
+
+    def step(self, store: Store) -> None:
+        """One more commit; now and then the journal is trimmed too."""
+        self.send(store, self.batch())
+        if self.trims and self.rng.random() < 0.15:
+            self._trim(store)
+
+    def _trim(self, store: Store) -> None:
+        """Do to the store what an export does, without the file: plan a segment, finish it, trim its chunks."""
+        after = self.ledger.segments[-1].last if self.ledger.segments else 0
+        ends = [last for first, last, _ in self.ledger.chunks if first > after]
+        if len(ends) < 3:
+            return
+        self.ledger.trimming = self.rng.choice(ends[:-1])
+        planned = store.plan_segment(self.ledger.trimming)
+        self.ledger.trimming = planned.last  # One that was planned before a cut comes first.
+        finished = planned._replace(chain=f"{planned.last:064x}")
+        store.finish_segment(finished)
+        self.ledger.segments.append(finished)
+        self.ledger.trimming = 0
 
     def _command(self) -> Command:
         rng = self.rng
@@ -226,10 +251,12 @@ def posts_of(commands: Iterable[Command]) -> Iterator[Post]:
 
 
 def chain_faults(found: Sequence[Chunk]) -> list[str]:
-    """What is wrong with a whole journal, from its first chunk."""
+    """What is wrong with a journal: each chunk must follow the one before, the first of all on nothing."""
     wrong: list[str] = []
     prev, first = chunks.GENESIS, 1
     for c in found:
+        if c is found[0] and c.first > 1:
+            prev, first = c.prev, c.first
         if c.first != first or c.prev != prev or chunks.link(c.prev, c.first, c.last, c.data) != c.hash:
             wrong.append(f"chunk {c.first}-{c.last} does not follow")
         elif len(chunks.decode(c.data)) != c.last - c.first + 1:
@@ -242,9 +269,19 @@ def settle_doubt(store: Store, ledger: Ledger) -> list[str]:
     """Compare the journal with the ledger, and take in the batch in doubt if it took effect."""
     found = list(store.chunks())
     wrong = chain_faults(found)
-    known = len(ledger.chunks)
-    if [(c.first, c.last, c.hash) for c in found[:known]] != ledger.chunks:
-        return [*wrong, f"the journal lost acknowledged commits: {known} chunks were, {len(found)} are"]
+    finished = [segment for segment in store.segments() if segment.chain]
+    if finished[: len(ledger.segments)] != ledger.segments:
+        return [*wrong, f"segments were finished: {ledger.segments}, and are {finished}"]
+    if any(segment.last != ledger.trimming for segment in finished[len(ledger.segments) :]):
+        return [*wrong, f"a segment that nobody finished: {finished}"]
+    ledger.segments, ledger.trimming = finished, 0
+    # What was exported may be gone, but only from the beginning on.
+    trimmed = finished[-1].last if finished else 0
+    begin = found[0].first if found else ledger.offset + 1
+    kept = [chunk for chunk in ledger.chunks if chunk[0] >= begin]
+    known = len(kept)
+    if begin > trimmed + 1 or [(c.first, c.last, c.hash) for c in found[:known]] != kept:
+        return [*wrong, f"the journal lost acknowledged commits: {ledger.chunks[-1:]}, now {found[-1:]}"]
     later = found[known:]
     if len(later) > (1 if ledger.doubt else 0):
         return [*wrong, f"{len(later)} commits that nobody asked for"]

@@ -67,7 +67,9 @@ class Leased(NamedTuple):
 
 
 class Renewed(NamedTuple):
-    count: int
+    """How many leases of the token were kept, and until when."""
+
+    count: int  # type: ignore[assignment]  # a tuple's own count() is of no use here
     lease_ends_at: Instant | None
 
 
@@ -93,7 +95,9 @@ class NotFound(NamedTuple):
 
 
 class Released(NamedTuple):
-    count: int
+    """How many messages came back."""
+
+    count: int  # type: ignore[assignment]  # a tuple's own count() is of no use here
 
 
 class Swept(NamedTuple):

@@ -118,6 +118,8 @@ class MessageView(NamedTuple):
     """When it finished or was set aside."""
     memory: bool
     """Only its id and outcome are remembered."""
+    quiet: bool = True
+    """False: it was posted to end the wait of what is before it."""
 
 
 class LaneView(NamedTuple):
@@ -178,10 +180,17 @@ class Segment(NamedTuple):
 class Store(Protocol):
     """Where messages live."""
 
-    node: str
-    policies: Mapping[str, Policy]
-    durable: bool
-    """False: what it holds is gone when the process ends, and it says so."""
+    @property
+    def node(self) -> str:
+        """This store's name in the journal."""
+
+    @property
+    def policies(self) -> Mapping[str, Policy]:
+        """The policies in force, by desk."""
+
+    @property
+    def durable(self) -> bool:
+        """False: what it holds is gone when the process ends, and it says so."""
 
     def apply(self, commands: Sequence[Command]) -> list[Outcome]:
         """Apply a batch in one transaction with its events; return when it is durable."""

@@ -1136,5 +1136,5 @@ def _view(e: Entry) -> MessageView:
     return MessageView(
         e.message, e.number, e.seq, e.state, e.posted_at, e.attempts, e.unreceived, e.life, e.due_at,
         e.expires_at, e.token, e.holder, e.lease_ends_at, e.progress, e.batch, e.reason, e.error, e.since,
-        e.memory,
+        e.memory, e.quiet,
     )  # fmt: skip

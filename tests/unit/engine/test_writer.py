@@ -214,10 +214,14 @@ def test_a_loop_that_is_busy_does_not_hold_up_others(woken: int, monkeypatch: py
     blocked, go_on = threading.Event(), threading.Event()
 
     async def main(writer: Writer) -> None:
-        await asyncio.gather(*[writer.submit((post(number),)) for number in range(woken)])
-        # Woken, and now it neither submits nor lets its loop turn.
-        blocked.set()
-        assert go_on.wait(WAIT_S)
+        async def caller(number: int) -> None:
+            await writer.submit((post(number),))
+            if number == 0:
+                # Woken, and now it neither submits nor lets its loop turn.
+                blocked.set()
+                assert go_on.wait(WAIT_S)
+
+        await asyncio.gather(*[caller(number) for number in range(woken)])
 
     with writing(store) as writer, threads() as pool:
         loop = pool.submit(asyncio.run, main(writer))

@@ -27,9 +27,11 @@ CREATE INDEX lane_waiting ON lane_state (mailbox_id) WHERE depth > 0;
 CREATE TABLE message (
     number INTEGER PRIMARY KEY, lane_id INTEGER NOT NULL, seq INTEGER NOT NULL, state INTEGER NOT NULL,
     posted_at INTEGER NOT NULL, post_commit INTEGER NOT NULL, attempts INTEGER NOT NULL, unreceived INTEGER NOT NULL,
-    life INTEGER NOT NULL, quiet INTEGER NOT NULL, progress INTEGER NOT NULL, due_at INTEGER NOT NULL, expires_at INTEGER, since INTEGER,
-    keep_until INTEGER, batch TEXT, note TEXT, id TEXT NOT NULL, sender TEXT NOT NULL, kind TEXT NOT NULL, extra TEXT,
-    size_bytes INTEGER NOT NULL, crc INTEGER NOT NULL, body BLOB NOT NULL
+    life INTEGER NOT NULL, quiet INTEGER NOT NULL, progress INTEGER NOT NULL, due_at INTEGER NOT NULL,
+    expires_at INTEGER, since INTEGER, batch TEXT, note TEXT, id TEXT NOT NULL, sender TEXT NOT NULL,
+    kind TEXT NOT NULL, extra TEXT, size_bytes INTEGER NOT NULL, crc INTEGER NOT NULL, -- of the body
+    keep_until INTEGER, row_crc INTEGER NOT NULL, -- of the columns up to crc
+    body BLOB NOT NULL
 );
 CREATE INDEX message_due ON message (due_at) WHERE due_at > 0 AND state = 0;
 CREATE INDEX message_expiry ON message (expires_at) WHERE expires_at IS NOT NULL AND state = 0;
@@ -39,9 +41,9 @@ CREATE INDEX message_aside ON message (state, number) WHERE state > 0;
 -- A finished message of which only the id and the outcome are remembered.
 CREATE TABLE memory (
     number INTEGER PRIMARY KEY, lane_id INTEGER NOT NULL, seq INTEGER NOT NULL, state INTEGER NOT NULL,
-    posted_at INTEGER NOT NULL, attempts INTEGER NOT NULL, life INTEGER NOT NULL, since INTEGER NOT NULL,
-    forget_at INTEGER, note TEXT, id TEXT NOT NULL, sender TEXT NOT NULL, kind TEXT NOT NULL,
-    size_bytes INTEGER NOT NULL
+    posted_at INTEGER NOT NULL, attempts INTEGER NOT NULL, life INTEGER NOT NULL, since INTEGER NOT NULL, note TEXT,
+    id TEXT NOT NULL, sender TEXT NOT NULL, kind TEXT NOT NULL, size_bytes INTEGER NOT NULL,
+    forget_at INTEGER, row_crc INTEGER NOT NULL -- of the columns up to size_bytes
 );
 CREATE INDEX memory_forget ON memory (forget_at) WHERE forget_at IS NOT NULL;
 

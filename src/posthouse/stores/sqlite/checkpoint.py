@@ -11,6 +11,7 @@ import threading
 
 import apsw
 
+from ...errors import StoreFailed
 from . import connection
 
 log = logging.getLogger("posthouse.store")
@@ -32,6 +33,8 @@ class Checkpointer:
         self._done = threading.Condition()
         self._pages = 0
         self._closing = False
+        self.failure: apsw.Error | None = None
+        """A write or sync that failed: the store must not go on, since trying again would lie."""
         self._thread = threading.Thread(target=self._run, name="posthouse-checkpoint", daemon=True)
         self._thread.start()
 
@@ -44,7 +47,7 @@ class Checkpointer:
 
     def make_room(self) -> None:
         """Wait, within reason, while the log is over its bound."""
-        if self._pages >= BOUND_PAGES:
+        if self._pages >= BOUND_PAGES and self.failure is None:
             with self._done:
                 self._wanted.set()
                 self._done.wait(WAIT_S)
@@ -59,14 +62,18 @@ class Checkpointer:
             try:
                 self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
             except apsw.Error as error:
-                # Nothing is lost: the log keeps what was not moved, and the writer meets the same disk.
+                # Nothing is lost: the log keeps what was not moved.
                 log.warning("checkpoint of %s failed: %s", self._path, error)
+                if isinstance(connection.translate(self._path, error), StoreFailed):
+                    self.failure = error
             with self._done:
                 self._done.notify_all()
+            if self.failure is not None:
+                return
 
     def close(self) -> None:
         """End the thread; a checkpoint under way is finished first."""
         self._closing = True
         self._wanted.set()
         self._thread.join()
-        self._db.close()
+        connection.discard(self._db)

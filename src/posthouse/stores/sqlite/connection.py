@@ -56,8 +56,11 @@ class Holder:
             os.close(self._fd)
             raise StoreHeld(f"{path} is held by {by}") from None
         program = " ".join(os.path.basename(part) if i == 0 else part for i, part in enumerate(sys.argv[:3]))
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, f"process {os.getpid()} ({program or 'python'})\n".encode(errors="replace"), 0)
+        try:
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, f"process {os.getpid()} ({program or 'python'})\n".encode(errors="replace"), 0)
+        except OSError:
+            pass  # a full disk: the lock holds without a name in it
 
     def release(self) -> None:
         """Let another process have the store. The file stays: removing it would race with its next holder."""
@@ -69,7 +72,25 @@ def connect(path: str, *, vfs: str | None, synchronous: str, create: bool, reado
     flags = apsw.SQLITE_OPEN_READONLY if readonly else apsw.SQLITE_OPEN_READWRITE
     if create:
         flags |= apsw.SQLITE_OPEN_CREATE
+        _create_private(path)
     db = apsw.Connection(path, flags=flags, vfs=vfs)
+    try:
+        _set_up(db, path, synchronous=synchronous, create=create, readonly=readonly)
+    except BaseException:
+        discard(db)
+        raise
+    return db
+
+
+def _create_private(path: str) -> None:
+    """Make the file readable by its owner alone; SQLite gives its log the same mode."""
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    except OSError as error:
+        raise StoreUnavailable(f"cannot open {path} for writing: {error.strerror}") from error
+
+
+def _set_up(db: apsw.Connection, path: str, *, synchronous: str, create: bool, readonly: bool) -> None:
     db.set_busy_timeout(5_000)
     if create:
         db.execute(f"PRAGMA page_size={PAGE_SIZE}")
@@ -83,7 +104,8 @@ def connect(path: str, *, vfs: str | None, synchronous: str, create: bool, reado
     db.execute("PRAGMA cache_size=-32768")
     db.execute("PRAGMA temp_store=MEMORY")
     db.execute("PRAGMA trusted_schema=OFF")
-    return db
+    # A connection knows that the file has a log, and can checkpoint it, only once it has read.
+    db.execute("SELECT 1 FROM sqlite_schema").fetchall()
 
 
 def check_schema(db: Any, path: str) -> int:
@@ -130,13 +152,16 @@ def translated(path: str) -> Iterator[None]:
 
 def translate(path: str, error: apsw.Error) -> StoreError:
     """What an error of the driver means to us."""
-    if isinstance(error, apsw.FullError):
+    extended = getattr(error, "extendedresult", None)
+    if isinstance(error, apsw.FullError) or extended == apsw.SQLITE_IOERR_SHMSIZE:
         return StoreFull(f"no room on the disk for {path}; what was accepted is safe")
     if isinstance(error, apsw.IOError):
         # After a failed sync the kernel may have dropped the dirty pages: trying again would lie.
-        if getattr(error, "extendedresult", None) in _SYNC_FAILURES:
+        if extended in _SYNC_FAILURES:
             return StoreFailed(f"a write or sync of {path} failed: {error}")
         return StoreUnavailable(f"{path}: {error}")
+    if isinstance(error, apsw.ConstraintError | apsw.MisuseError | apsw.SQLError):
+        return StoreFailed(f"a mistake of this program: {error}")
     if isinstance(error, apsw.CorruptError | apsw.NotADBError):
         return StoreCorrupt(f"{path} is damaged: {error}")
     if isinstance(error, apsw.BusyError | apsw.LockedError):
@@ -144,6 +169,15 @@ def translate(path: str, error: apsw.Error) -> StoreError:
     if isinstance(error, apsw.CantOpenError | apsw.PermissionsError | apsw.ReadOnlyError | apsw.AuthError):
         return StoreUnavailable(f"cannot open {path} for writing: {error}")
     return StoreUnavailable(f"{path}: {error}")
+
+
+def discard(db: Any) -> None:
+    """Close a connection whose disk failed: nothing is synced, written or retried on the way."""
+    try:
+        db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        db.close(True)
+    except apsw.Error:
+        pass  # the handle is gone, and its file is for the next opening to recover
 
 
 def check_path(path: object) -> str:

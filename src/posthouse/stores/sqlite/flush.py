@@ -8,6 +8,7 @@ costs one statement whatever the size of the batch.
 from __future__ import annotations
 
 import bisect
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,7 +16,7 @@ import orjson
 
 from ...journal import chunk as chunks
 from ...mailbox import rules
-from ...mailbox.message import FINISHED, State
+from ...mailbox.message import State
 from .lookup import seq_of
 from .records import CODES, LEASED, READY, RECEIVED, Entry, Lane
 from .working import WorkingSet
@@ -37,27 +38,25 @@ def _json(value: object) -> str:
     return orjson.dumps(value).decode()
 
 
+def _array(rows: list[bytes]) -> str:
+    return (b"[" + b",".join(rows) + b"]").decode()
+
+
 def _columns(count: int) -> str:
     return ", ".join(f"value->>{i}" for i in range(count))
 
 
-_BODY = "coalesce(substr(?2, value->>{}, value->>{}), x'')"
-_INSERT_MESSAGE = f"INSERT INTO message SELECT {_columns(23)}, {_BODY.format(23, 21)} FROM json_each(?1)"
-# Most messages are as they were posted; what they have in common need not be read from JSON.
-_INSERT_PLAIN = (
-    "INSERT INTO message (number, lane_id, seq, state, posted_at, post_commit, attempts, unreceived, life, quiet,"
-    " progress, due_at, expires_at, id, sender, kind, extra, size_bytes, crc, body)"
-    " SELECT value->>0, value->>1, value->>2, 0, value->>3, value->>4, 0, 0, 1, 1, 0, 0, value->>5, value->>6,"
-    f" value->>7, value->>8, value->>9, value->>10, value->>11, {_BODY.format(12, 10)} FROM json_each(?1)"
+_INSERT_MESSAGE = (
+    f"INSERT INTO message SELECT {_columns(24)}, coalesce(substr(?2, value->>24, value->>20), x'') FROM json_each(?1)"
 )
-_INSERT_MEMORY = f"INSERT OR REPLACE INTO memory SELECT {_columns(14)} FROM json_each(?)"
+_INSERT_MEMORY = f"INSERT OR REPLACE INTO memory SELECT {_columns(15)} FROM json_each(?)"
 _INSERT_LEASE = f"INSERT OR REPLACE INTO lease SELECT {_columns(8)} FROM json_each(?)"
 _INSERT_LANE = f"INSERT OR REPLACE INTO lane_state SELECT {_columns(7)} FROM json_each(?)"
 _INSERT_BOX = f"INSERT OR REPLACE INTO mailbox_state SELECT {_columns(5)} FROM json_each(?)"
 _UPDATE_MESSAGE = (
-    "UPDATE message SET state = v->>1, attempts = v->>2, unreceived = v->>3, life = v->>4, due_at = v->>5,"
-    " expires_at = v->>6, since = v->>7, keep_until = v->>8, batch = v->>9, note = v->>10, progress = v->>11"
-    " FROM (SELECT value AS v FROM json_each(?)) WHERE number = v->>0"
+    "UPDATE message SET state = v->>3, post_commit = v->>5, attempts = v->>6, unreceived = v->>7, life = v->>8,"
+    " progress = v->>10, due_at = v->>11, expires_at = v->>12, since = v->>13, batch = v->>14, note = v->>15,"
+    " keep_until = v->>22, row_crc = v->>23 FROM (SELECT value AS v FROM json_each(?)) WHERE number = v->>0"
 )
 
 
@@ -70,6 +69,8 @@ def flush(work: WorkingSet) -> None:
         sealed = chunks.seal(work.chain, work.next_offset, work.events)
         work.db.execute("INSERT INTO chunk VALUES (?, ?, ?, ?, ?)", sealed)
         work.next_offset, work.chain = sealed.last + 1, sealed.hash
+    if work.recorded_restore:
+        work.db.execute("DELETE FROM meta WHERE name = 'restored_from'")
     work.db.execute(
         "UPDATE head SET last_number = ?, watermark = ?, last_at = ?",
         (work.next_number - 1, work.watermark, work.last_at),
@@ -118,14 +119,11 @@ def _flush_places(work: WorkingSet) -> None:
 
 def _flush_entries(work: WorkingSet) -> int:
     """Write messages, memories and leases; return how many messages were new."""
-    plain: list[tuple[Any, ...]] = []
-    plain_bodies: list[bytes] = []
-    plain_place = 1
-    inserts: list[tuple[Any, ...]] = []
+    inserts: list[bytes] = []
     bodies: list[bytes] = []
     place = 1
-    updates: list[tuple[Any, ...]] = []
-    memories: list[tuple[Any, ...]] = []
+    updates: list[bytes] = []
+    memories: list[bytes] = []
     deletes: list[int] = work.dropped_rows
     leases: list[tuple[Any, ...]] = []
     unleases: list[int] = work.dropped_leases
@@ -148,33 +146,11 @@ def _flush_entries(work: WorkingSet) -> int:
         if not entry.stored:
             body = entry.body
             assert body is not None
-            if not entry.row_changed and entry.quiet and not entry.due_at:
-                plain.append(
-                    (
-                        number, lane.id, entry.seq, entry.posted_at, entry.post_commit, entry.expires_at, entry.id,
-                        entry.sender, entry.kind, _extra(entry), entry.size_bytes, entry.crc, plain_place,
-                    )
-                )  # fmt: skip
-                plain_bodies.append(body)
-                plain_place += entry.size_bytes
-            else:
-                inserts.append(
-                    (
-                        number, lane.id, entry.seq, CODES[entry.state], entry.posted_at, entry.post_commit,
-                        entry.attempts, entry.unreceived, entry.life, int(entry.quiet), entry.progress, entry.due_at,
-                        entry.expires_at, entry.since, _keep_until(entry), entry.batch, _note(entry), entry.id,
-                        entry.sender, entry.kind, _extra(entry), entry.size_bytes, entry.crc, place,
-                    )
-                )  # fmt: skip
-                bodies.append(body)
-                place += entry.size_bytes
+            inserts.append(b"%b,%d]" % (_message_row(entry)[:-1], place))
+            bodies.append(body)
+            place += len(body)
         elif entry.row_changed:
-            updates.append(
-                (
-                    number, CODES[entry.state], entry.attempts, entry.unreceived, entry.life, entry.due_at,
-                    entry.expires_at, entry.since, _keep_until(entry), entry.batch, _note(entry), entry.progress,
-                )
-            )  # fmt: skip
+            updates.append(_message_row(entry))
         if entry.lease_changed:
             if entry.token is not None:
                 leases.append(
@@ -186,14 +162,12 @@ def _flush_entries(work: WorkingSet) -> int:
             elif entry.lease_stored:
                 unleases.append(number)
     db = work.db
-    if plain:
-        db.execute(_INSERT_PLAIN, (_json(plain), b"".join(plain_bodies)))
     if inserts:
-        db.execute(_INSERT_MESSAGE, (_json(inserts), b"".join(bodies)))
+        db.execute(_INSERT_MESSAGE, (_array(inserts), b"".join(bodies)))
     if updates:
-        db.execute(_UPDATE_MESSAGE, (_json(updates),))
+        db.execute(_UPDATE_MESSAGE, (_array(updates),))
     if memories:
-        db.execute(_INSERT_MEMORY, (_json(memories),))
+        db.execute(_INSERT_MEMORY, (_array(memories),))
     if leases:
         db.execute(_INSERT_LEASE, (_json(leases),))
     for table, numbers in (("lease", unleases), ("message", deletes), ("memory", work.dropped_memories)):
@@ -210,7 +184,7 @@ def _flush_entries(work: WorkingSet) -> int:
         db.execute(f"INSERT OR REPLACE INTO gone SELECT {_columns(3)} FROM json_each(?)", (_json(gone),))
         for number, lane_id, seq in gone:
             work.gone[number] = (lane_id, seq)
-    return len(plain) + len(inserts)
+    return len(inserts)
 
 
 def _flush_indexes(work: WorkingSet, posts: int) -> None:
@@ -319,11 +293,14 @@ def tidy(work: WorkingSet) -> None:
         _drop_bodies(work)
     for changed in (
         work.dirty, work.dirty_lanes, work.dirty_boxes, work.dropped_rows, work.dropped_memories, work.dropped_leases,
-        work.dropped_known, work.requeued, work.probed, loaded, work.events,
+        work.dropped_known, work.requeued, work.probed, work.forgotten, loaded,
+        work.events,
     ):  # fmt: skip
         changed.clear()
     work.commit = work.next_offset
     work.tick += 1
+    if work.recorded_restore:
+        work.restored_from, work.recorded_restore = None, False
     if len(work.boxes_by_id) > BOXES_MAX:
         _drop_boxes(work)
 
@@ -391,14 +368,31 @@ def _keep_until(entry: Entry) -> int | None:
     return rules.kept_until(entry.lane.box.desk.policy, entry.state, entry.since)
 
 
-def _memory_row(entry: Entry) -> tuple[Any, ...]:
-    assert entry.since is not None
-    assert entry.state in FINISHED
-    forget_at = rules.known_until(entry.lane.box.desk.policy, entry.state, entry.since)
-    return (
-        entry.number, entry.lane.id, entry.seq, CODES[entry.state], entry.posted_at, entry.attempts, entry.life,
-        entry.since, forget_at, _note(entry), entry.id, entry.sender, entry.kind, entry.size_bytes,
+def _message_row(entry: Entry) -> bytes:
+    """A message's row as a JSON array: the columns up to crc, keep_until, and the check of the former."""
+    row = orjson.dumps(
+        (
+            entry.number, entry.lane.id, entry.seq, CODES[entry.state], entry.posted_at, entry.post_commit,
+            entry.attempts, entry.unreceived, entry.life, int(entry.quiet), entry.progress, entry.due_at,
+            entry.expires_at, entry.since, entry.batch, _note(entry), entry.id, entry.sender, entry.kind,
+            _extra(entry), entry.size_bytes, entry.crc,
+        )
     )  # fmt: skip
+    keep_until = _keep_until(entry)
+    return b"%b,%b,%d]" % (row[:-1], b"null" if keep_until is None else b"%d" % keep_until, zlib.crc32(row))
+
+
+def _memory_row(entry: Entry) -> bytes:
+    """A memory's row in the same form: the columns up to size_bytes, forget_at, and the check."""
+    assert entry.since is not None
+    forget_at = rules.known_until(entry.lane.box.desk.policy, entry.state, entry.since)
+    row = orjson.dumps(
+        (
+            entry.number, entry.lane.id, entry.seq, CODES[entry.state], entry.posted_at, entry.attempts, entry.life,
+            entry.since, _note(entry), entry.id, entry.sender, entry.kind, entry.size_bytes,
+        )
+    )  # fmt: skip
+    return b"%b,%b,%d]" % (row[:-1], b"null" if forget_at is None else b"%d" % forget_at, zlib.crc32(row))
 
 
 def _tally(counts: Mapping[State, int], depth: int) -> str | None:

@@ -103,11 +103,15 @@ class Leasing(Changes):
         if room <= 0:
             return taken
         passed: list[Entry] = []
+        corrupt: list[Entry] = []
         for entry in self.work.in_lane(lane):
             if entry.state is not READY:
                 continue
             if len(taken) >= room:
                 break
+            if entry.corrupt:
+                corrupt.append(entry)
+                continue
             if entry.due_at > at:
                 break
             expires_at = entry.expires_at
@@ -115,6 +119,8 @@ class Leasing(Changes):
                 passed.append(entry)
                 continue
             taken.append(entry)
+        for entry in corrupt:
+            self._set_aside_corrupt(entry, at)
         for entry in passed:
             self._pass(entry, at)
         for entry in taken:
@@ -125,7 +131,12 @@ class Leasing(Changes):
         at = command.at
         if lane.in_flight:
             return []
-        waiting = list(self.work.in_lane(lane))
+        waiting = []
+        for entry in list(self.work.in_lane(lane)):
+            if entry.corrupt:
+                self._set_aside_corrupt(entry, at)
+            else:
+                waiting.append(entry)
         while waiting and waiting[0].due_at <= at and rules.has_expired(waiting[0].expires_at, at):
             self._pass(waiting.pop(0), at)
         if not waiting or waiting[0].due_at > at:
@@ -180,6 +191,8 @@ class Leasing(Changes):
         for entry in taken:
             body = entry.body if command.bodies else b""
             if body is None:
+                log.warning("the body of message %r for %r is damaged: it is set aside", entry.id, entry.lane.box.name)
+                self.work.corrupt += 1
                 self._set_aside_corrupt(entry, command.at)
                 continue
             deliveries.append(
@@ -191,8 +204,7 @@ class Leasing(Changes):
         return tuple(deliveries)
 
     def _set_aside_corrupt(self, entry: Entry, at: Instant) -> None:
-        log.warning("the body of message %r for %r is damaged; it is set aside", entry.id, entry.lane.box.name)
-        self.work.corrupt += 1
+        """A message whose bytes are not those that were posted: its lane goes on without it."""
         fate = rules.Fate(State.PARKED, ev.PARKED, "corrupt")
         self._end(entry, fate, at, reason=fate.reason, error=entry.error)
 

@@ -38,7 +38,6 @@ _MESSAGE = (
     " expires_at, since, batch, note, id, sender, kind, extra, size_bytes, crc"
 )
 _MEMORY = "number, lane_id, seq, state, posted_at, attempts, life, since, note, id, sender, kind, size_bytes"
-_MEMORY_COLUMNS = _MEMORY.count(",") + 1
 _LANE = "l.id, l.mailbox_id, l.name, s.last_seq, s.depth, s.paused, s.served, s.counts"
 _BOX = "m.id, m.desk_id, m.name, s.lanes, s.paused, s.served, s.counts"
 
@@ -103,6 +102,7 @@ class Lookup:
         self.unsorted = False  # something was put back out of order
         self.gone: dict[int, tuple[int, int]] = {}  # number → (lane id, seq): rows to be deleted in bulk
         self.unqueue: dict[tuple[int, int], int] = {}  # queue entries to be deleted in bulk
+        self.forgotten: set[int] = set()  # in this batch; their rows are still in the tables
         self.dropped_rows: list[int] = []
         self.dropped_memories: list[int] = []
         self.dropped_leases: list[int] = []
@@ -112,11 +112,14 @@ class Lookup:
         self.runs = Runs()
         self.bodies_bytes = 0
         self.bodied: dict[int, Entry] = {}
-        self.corrupt = 0
+        self.corrupt: int = getattr(self, "corrupt", 0)
         self.tick = 0
         db = self.db
         meta = dict(db.execute("SELECT name, value FROM meta").fetchall())
         self.node: str = str(meta["node"])
+        restored_from = meta.get("restored_from")
+        self.restored_from: dict[str, Any] | None = None if restored_from is None else orjson.loads(restored_from)
+        self.recorded_restore = False
         self.watermark: int
         self.last_at: Instant
         last_number, self.watermark, self.last_at = db.execute(
@@ -151,16 +154,11 @@ class Lookup:
             self.unqueue[(lane_id, seq)] = number
         self._count_desks()
         above = (self.watermark,)
-        young = {
-            row[0]: row for row in db.execute(f"SELECT {_MESSAGE} FROM message WHERE number > ?", above).fetchall()
-        }
-        young.update(
-            (row[0], row) for row in db.execute(f"SELECT {_MEMORY} FROM memory WHERE number > ?", above).fetchall()
-        )
-        self.lanes_by_id(row[1] for row in young.values())
-        for number in sorted(young):
-            row = young[number]
-            entry = self._entry_from_memory(row) if len(row) == _MEMORY_COLUMNS else self._entry_from_row(row)
+        young = db.execute(
+            "SELECT number FROM message WHERE number > ?1 UNION SELECT number FROM memory WHERE number > ?1 ORDER BY 1",
+            above,
+        ).fetchall()
+        for entry in self.read_rows([row[0] for row in young]):
             self._mark_unknown(entry)
             if entry.state is READY:
                 self._mark_unindexed(entry)
@@ -169,6 +167,8 @@ class Lookup:
         ).fetchall()
         self.read_rows([row[0] for row in leases])
         for number, token, holder, ends_at, received, lease_commit in leases:
+            if number not in self.entries:
+                continue  # its row is damaged beyond use, and was reported
             entry = self.entries[number]
             entry.state = RECEIVED if received else LEASED
             entry.lane.in_flight += 1
@@ -302,14 +302,9 @@ class Lookup:
             self._lane_from_row(row)
 
     def _entry_from_row(self, row: tuple[Any, ...]) -> Entry:
-        number = row[0]
-        entry = self.entries.get(number)
-        if entry is not None:
-            return entry
-        if row[1] not in self.lanes:
-            self.lanes_by_id([row[1]])
-        entry = Entry(number, self.lanes[row[1]], row[2], row[16], row[17], row[18], row[4])
+        entry = Entry(row[0], self.lanes[row[1]], row[2], row[16], row[17], row[18], row[4])
         entry.stored = True
+        entry.corrupt = zlib.crc32(orjson.dumps(row[:-1])) != row[-1]
         entry.state = STATES[row[3]]
         entry.post_commit, entry.attempts, entry.unreceived, entry.life = row[5:9]
         entry.quiet = bool(row[9])
@@ -321,23 +316,17 @@ class Lookup:
             if headers:
                 entry.headers = headers
         entry.size_bytes, entry.crc = row[20:22]
-        self._remember(entry)
         return entry
 
     def _entry_from_memory(self, row: tuple[Any, ...]) -> Entry:
-        number, lane_id, seq, state, posted_at, attempts, life, since, note, id, sender, kind, size_bytes = row
-        entry = self.entries.get(number)
-        if entry is not None:
-            return entry
-        if lane_id not in self.lanes:
-            self.lanes_by_id([lane_id])
+        number, lane_id, seq, state, posted_at, attempts, life, since, note, id, sender, kind, size_bytes, crc = row
         entry = Entry(number, self.lanes[lane_id], seq, id, sender, kind, posted_at)
         entry.remembered = entry.memory = True
+        entry.corrupt = zlib.crc32(orjson.dumps(row[:-1])) != crc
         entry.state, entry.attempts, entry.life, entry.since = STATES[state], attempts, life, since
         entry.size_bytes = size_bytes
         if note is not None:
             entry.reason, entry.error = orjson.loads(note)
-        self._remember(entry)
         return entry
 
     def _remember(self, entry: Entry) -> None:
@@ -349,21 +338,53 @@ class Lookup:
             self.refs[key] = entry
 
     def read_rows(self, numbers: Sequence[int]) -> list[Entry]:
-        """Messages or memories by number, as far as there are any."""
-        missing = [number for number in numbers if number not in self.entries]
+        """Messages or memories by number, as far as there are any; a row that is to be deleted is none."""
+        missing = [number for number in numbers if number not in self.entries and number not in self.forgotten]
         if missing:
-            for table, columns, make in (
-                ("memory", _MEMORY, self._entry_from_memory),
-                ("message", _MESSAGE, self._entry_from_row),
-            ):
-                rows = self.db.execute(
-                    f"SELECT {columns} FROM {table} WHERE number IN (SELECT value FROM json_each(?))",
-                    (_json(missing),),
-                ).fetchall()
-                self.lanes_by_id(row[1] for row in rows)
-                for row in rows:
-                    make(row)
+            self._read_table("memory", _MEMORY, missing, self._entry_from_memory)
+            missing = [number for number in missing if number not in self.entries and number not in self.gone]
+        if missing:
+            self._read_table("message", _MESSAGE, missing, self._entry_from_row)
         return [self.entries[number] for number in numbers if number in self.entries]
+
+    def slack(self) -> int:
+        """How many rows of the tables at most are not what they were, by this batch and by bulk deletes to come."""
+        return len(self.dirty) + len(self.forgotten) + len(self.gone)
+
+    def _read_table(
+        self, table: str, columns: str, numbers: Sequence[int], make: Callable[[tuple[Any, ...]], Entry]
+    ) -> None:
+        query = f"SELECT {columns}, row_crc FROM {table} WHERE number IN (SELECT value FROM json_each(?))"
+        try:
+            rows = self.db.execute(query, (_json(numbers),)).fetchall()
+            self.lanes_by_id(row[1] for row in rows)
+        except (UnicodeDecodeError, TypeError):
+            # One of them is no text any more: read them one by one, so that it alone is lost.
+            rows = []
+            for number in numbers:
+                rows += self._read_damaged(query, table, number)
+        for row in rows:
+            try:
+                entry = make(row)
+            except (ValueError, TypeError, KeyError, IndexError) as error:
+                self._report(f"{table} {row[0]} cannot be read ({error})")
+                continue
+            if entry.corrupt:
+                self._report(f"{table} {entry.number}, id {entry.id!r} for {entry.lane.box.name!r}, is damaged")
+            self._remember(entry)
+
+    def _read_damaged(self, query: str, table: str, number: int) -> list[tuple[Any, ...]]:
+        try:
+            rows: list[tuple[Any, ...]] = self.db.execute(query, (_json([number]),)).fetchall()
+            self.lanes_by_id(row[1] for row in rows)
+            return rows
+        except (UnicodeDecodeError, TypeError) as error:
+            self._report(f"{table} {number} cannot be read ({error})")
+            return []
+
+    def _report(self, what: str) -> None:
+        log.warning("%s: it is set aside", what)
+        self.corrupt += 1
 
     def probe(self, refs: Iterable[tuple[int, str, str]]) -> None:
         """Look these up in the index of known ids, so that ``find`` knows whether they are there."""
@@ -413,7 +434,7 @@ class Lookup:
         self._extend_lane(lane, rows, PAGE_ENTRIES)
 
     def _extend_lane(self, lane: Lane, rows: Sequence[tuple[int, int]], asked: int) -> None:
-        wanted = [number for _, number in rows if number not in self.gone]
+        wanted = [number for _, number in rows]
         self.read_rows(wanted)
         for number in wanted:
             entry = self.entries.get(number)
@@ -436,7 +457,7 @@ class Lookup:
             " (SELECT min(seq) FROM queue WHERE lane_id = j.value->>0 AND seq > j.value->>1)",
             (_json([(lane.id, lane.old_next) for lane in wanted]),),
         ).fetchall()
-        self.read_rows([row[2] for row in rows if row[2] not in self.gone])
+        self.read_rows([row[2] for row in rows])
         for lane_id, seq, number in rows:
             self._extend_lane(self.lanes[lane_id], [(seq, number)], 1)
 

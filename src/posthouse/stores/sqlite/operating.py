@@ -66,7 +66,7 @@ class Operating(Changes):
                 (*values, after, SCAN_PAGE),
             ).fetchall()
             last = rows[-1][0] if len(rows) == SCAN_PAGE else None
-            numbers = {row[0] for row in rows} - work.gone.keys() - set(work.dropped_rows)
+            numbers = {row[0] for row in rows}
             numbers.update(n for n in pending if n > after and (last is None or n <= last))
             yield from work.read_rows(sorted(numbers))
             if last is None:

@@ -192,7 +192,7 @@ def messages(work: WorkingSet, filter: Filter, after: int, limit: int) -> list[M
         rows = work.db.execute(
             f"SELECT m.number FROM {where} AND m.number > ? ORDER BY m.number LIMIT ?", (*values, after, _PAGE)
         ).fetchall()
-        for entry in work.read_rows([row[0] for row in rows if row[0] not in work.gone]):
+        for entry in work.read_rows([row[0] for row in rows]):
             if not entry.memory and rules.matches(
                 filter, entry.message(b""), entry.state, entry.posted_at, entry.reason, entry.error
             ):
@@ -225,7 +225,7 @@ def _views(work: WorkingSet, entries: list[Entry]) -> list[MessageView]:
         MessageView(
             entry.message(entry.body or b""), entry.number, entry.seq, entry.state, entry.posted_at, entry.attempts,
             entry.unreceived, entry.life, entry.due_at, entry.expires_at, entry.token, entry.holder, entry.ends_at,
-            entry.progress, entry.batch, entry.reason, entry.error, entry.since, entry.memory,
+            entry.progress, entry.batch, entry.reason, entry.error, entry.since, entry.memory, entry.quiet,
         )
         for entry in entries
     ]  # fmt: skip

@@ -169,8 +169,8 @@ class Entry:
     """A message with its delivery state, and what of it is in the database."""
 
     __slots__ = (
-        "attempts", "batch", "batch_key", "body", "cause", "crc", "due_at", "ends_at", "error", "expires_at", "headers",
-        "holder", "id", "in_old", "kind", "lane", "lease_changed", "lease_commit", "lease_stored", "life", "memory",
+        "attempts", "batch", "batch_key", "body", "cause", "corrupt", "crc", "due_at", "ends_at", "error",
+        "expires_at", "headers", "holder", "id", "in_old", "kind", "lane", "lease_changed", "lease_commit", "lease_stored", "life", "memory",
         "number", "own_due_at", "own_expires_at", "post_commit", "posted_at", "progress", "quiet", "reason",
         "remembered", "row_changed", "sender", "seq", "since", "size_bytes", "state", "stored", "token", "unindexed",
         "unknown", "unreceived",
@@ -210,6 +210,7 @@ class Entry:
         self.error: str | None = None
         self.since: Instant | None = None
         self.memory = False
+        self.corrupt = False  # its row is not what was written
         self.stored = False  # its row is in the database
         self.remembered = False  # its memory is
         self.lease_stored = False

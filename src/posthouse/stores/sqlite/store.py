@@ -7,6 +7,7 @@ bulk with its journal chunk, and the commit is synced. A second thread moves the
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -14,8 +15,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import apsw
+import orjson
 
-from ...errors import InvalidInput, StoreError
+from ...errors import InvalidInput, StoreError, StoreFailed
 from ...journal.chunk import GENESIS, decode
 from ...mailbox.command import Command, Filter
 from ...mailbox.event import Event
@@ -48,6 +50,8 @@ class SqliteStore:
         self._work = WorkingSet(db, self.policies)
         self._applier = Applier(self._work)
         self._closed = False
+        self._loaded = True
+        self._failure: StoreFailed | None = None
 
     @classmethod
     def open(
@@ -73,22 +77,19 @@ class SqliteStore:
             os.makedirs(folder, mode=0o700, exist_ok=True)
         except OSError as error:
             raise InvalidInput(f"cannot make the folder {folder}: {error.strerror}") from error
-        holder = connection.Holder(file)
-        try:
-            with connection.translated(file):
-                db = connection.connect(file, vfs=vfs, synchronous=synchronous, create=True)
-                connection.migrate(db, file)
-                _name_node(db, node)
-                checkpointer = Checkpointer(file, vfs=vfs, synchronous=synchronous)
-                try:
-                    db.set_wal_hook(checkpointer.on_commit)
-                    return cls(file, policies, holder, db, checkpointer)
-                except BaseException:
-                    checkpointer.close()
-                    raise
-        except BaseException:
-            holder.release()
-            raise
+        with contextlib.ExitStack() as undo, connection.translated(file):
+            holder = connection.Holder(file)
+            undo.callback(holder.release)
+            db = connection.connect(file, vfs=vfs, synchronous=synchronous, create=True)
+            undo.callback(connection.discard, db)
+            connection.migrate(db, file)
+            _name_node(db, node)
+            checkpointer = Checkpointer(file, vfs=vfs, synchronous=synchronous)
+            undo.callback(checkpointer.close)
+            db.set_wal_hook(checkpointer.on_commit)
+            store = cls(file, policies, holder, db, checkpointer)
+            undo.pop_all()
+            return store
 
     @property
     def node(self) -> str:
@@ -112,6 +113,7 @@ class SqliteStore:
         self._checkpointer.make_room()
         with self._lock:
             work = self._work
+            self._check()
             try:
                 outcomes = self._applier.apply(commands)
                 if not flush.is_idle(work):
@@ -120,11 +122,35 @@ class SqliteStore:
                     self._db.execute("COMMIT")
                 flush.tidy(work)
             except BaseException as error:
-                self._roll_back()
-                if isinstance(error, apsw.Error):
-                    raise connection.translate(self.path, error) from error
-                raise
+                self._loaded = False
+                failure = connection.translate(self.path, error) if isinstance(error, apsw.Error) else error
+                if isinstance(failure, StoreFailed):
+                    self._failure = failure
+                else:
+                    self._roll_back()
+                if failure is error:
+                    raise
+                raise failure from error
             return outcomes
+
+    def _check(self) -> None:
+        """Refuse to go on after a failed write or sync; read again what a failed batch left half read."""
+        if self._failure is None and self._checkpointer.failure is not None:
+            self._failure = StoreFailed(f"a checkpoint of {self.path} failed: {self._checkpointer.failure}")
+        if self._failure is not None:
+            raise StoreFailed(str(self._failure)) from self._failure
+        if not self._loaded:
+            with connection.translated(self.path):
+                self._work.load()
+            self._loaded = True
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[WorkingSet]:
+        """The working set as of the last commit, for a query of any thread."""
+        with self._lock, connection.translated(self.path):
+            if not self._loaded and self._failure is None:
+                self._check()
+            yield self._work
 
     def _roll_back(self) -> None:
         """Undo a batch: the database does its part, the working set begins again from what is committed."""
@@ -132,73 +158,74 @@ class SqliteStore:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
             self._work.load()
+            self._loaded = True
         except (apsw.Error, StoreError) as error:
-            # The batch's own error is what the caller must see; the next batch will fail as this did.
+            # The batch's own error is what the caller must see; the next one loads again before it begins.
             log.error("the store cannot be read after a failed batch: %s", error)
 
     # ------------------------------------------------------------------ views
 
     def next_at(self, at: Instant) -> Instant | None:
         """The earliest instant after ``at`` at which a wait, a lease or a quiet period ends."""
-        with self._lock:
-            return reads.next_at(self._work, at)
+        with self._reading() as work:
+            return reads.next_at(work, at)
 
     def desks(self) -> list[DeskView]:
         """Every desk of the policies, and those that still hold messages."""
-        with self._lock, connection.translated(self.path):
-            return reads.desks(self._work)
+        with self._reading() as work:
+            return reads.desks(work)
 
     def mailboxes(
         self, desk: str | None = None, contains: str = "", after: tuple[str, str] | None = None, limit: int = 50
     ) -> list[MailboxView]:
         """A page of mailboxes in order of (desk, name)."""
-        with self._lock, connection.translated(self.path):
-            return reads.mailboxes(self._work, desk, contains, after, limit)
+        with self._reading() as work:
+            return reads.mailboxes(work, desk, contains, after, limit)
 
     def mailbox(self, desk: str, name: str) -> MailboxView | None:
         """One mailbox, if anything was ever posted to it or it was paused."""
-        with self._lock, connection.translated(self.path):
-            box = self._work.box(desk, name)
-            return None if box is None else reads.mailbox_view(self._work, box)
+        with self._reading() as work:
+            box = work.box(desk, name)
+            return None if box is None else reads.mailbox_view(work, box)
 
     def lanes(self, desk: str, mailbox: str, after: str | None = None, limit: int = 50) -> list[LaneView]:
         """A page of a mailbox's lanes in order of name."""
-        with self._lock, connection.translated(self.path):
-            return reads.lanes(self._work, desk, mailbox, after, limit)
+        with self._reading() as work:
+            return reads.lanes(work, desk, mailbox, after, limit)
 
     def lane(self, desk: str, mailbox: str, name: str) -> LaneView | None:
         """One lane."""
-        with self._lock, connection.translated(self.path):
-            box = self._work.box(desk, mailbox)
-            lane = None if box is None else self._work.lane(box, name)
-            return None if lane is None else reads.lane_view(self._work, lane)
+        with self._reading() as work:
+            box = work.box(desk, mailbox)
+            lane = None if box is None else work.lane(box, name)
+            return None if lane is None else reads.lane_view(work, lane)
 
     def in_lane(self, desk: str, mailbox: str, lane: str, limit: int = 50) -> list[MessageView]:
         """The messages that hold the lane, head first."""
-        with self._lock, connection.translated(self.path):
-            return reads.in_lane(self._work, desk, mailbox, lane, limit)
+        with self._reading() as work:
+            return reads.in_lane(work, desk, mailbox, lane, limit)
 
     def message(self, ref: Ref) -> MessageView | None:
         """One message or what is remembered of it."""
-        with self._lock, connection.translated(self.path):
-            box = self._work.box(ref.desk, ref.mailbox)
-            entry = None if box is None else self._work.find(box, ref.sender, ref.id)
-            return None if entry is None else reads.message_view(self._work, entry)
+        with self._reading() as work:
+            box = work.box(ref.desk, ref.mailbox)
+            entry = None if box is None else work.find(box, ref.sender, ref.id)
+            return None if entry is None else reads.message_view(work, entry)
 
     def find(self, id: str, limit: int = 50) -> list[MessageView]:
         """Messages with this id in any mailbox, and what is remembered of them, by number."""
-        with self._lock, connection.translated(self.path):
-            return reads.find(self._work, id, limit)
+        with self._reading() as work:
+            return reads.find(work, id, limit)
 
     def messages(self, filter: Filter, after: int = 0, limit: int = 50) -> list[MessageView]:
         """A page of kept messages by number; the filter's states, or all."""
-        with self._lock, connection.translated(self.path):
-            return reads.messages(self._work, filter, after, limit)
+        with self._reading() as work:
+            return reads.messages(work, filter, after, limit)
 
     def bodies(self, refs: Sequence[Ref]) -> list[bytes | None]:
         """The bodies of these messages, None where there is none (any more)."""
-        with self._lock, connection.translated(self.path):
-            return reads.bodies(self._work, refs)
+        with self._reading() as work:
+            return reads.bodies(work, refs)
 
     # ------------------------------------------------------------------ journal
 
@@ -321,11 +348,12 @@ class SqliteStore:
             self._closed = True
             self._checkpointer.close()
             try:
-                self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+                if self._failure is None and self._checkpointer.failure is None:
+                    self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
             except apsw.Error as error:
                 # The log holds everything that was acknowledged; the next opening replays it.
                 log.warning("the log could not be moved into %s: %s", self.path, error)
-            self._db.close()
+            connection.discard(self._db)
             self._holder.release()
 
 
@@ -378,8 +406,14 @@ def restore(snapshot: str | os.PathLike[str], path: str | os.PathLike[str], node
             with db:
                 db.execute("DELETE FROM chunk")
                 db.execute("DELETE FROM segment")
-                for key, value in (("node", node), ("trimmed_offset", 0), ("trimmed_hash", GENESIS)):
-                    db.execute("UPDATE meta SET value = ? WHERE name = ?", (value, key))
+                for key, value in (
+                    ("node", node),
+                    ("trimmed_offset", 0),
+                    ("trimmed_hash", GENESIS),
+                    # For the first Start, however late it comes.
+                    ("restored_from", orjson.dumps(restored_from).decode()),
+                ):
+                    db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
             db.close()
         os.chmod(partial, 0o600)

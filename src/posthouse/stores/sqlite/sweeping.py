@@ -55,13 +55,13 @@ class Sweeping(Changes):
     def _sweep_expired(self, limit: int, at: Instant) -> list[Entry]:
         work = self.work
         # Some rows may not count: held ones, and what this very batch has changed.
-        enough = limit + len(work.dirty) + sum(map(len, work.held.values())) + len(work.gone)
+        enough = limit + work.slack() + sum(map(len, work.held.values()))
         rows = work.db.execute(
             "SELECT number FROM message WHERE expires_at IS NOT NULL AND state = 0 AND expires_at <= ?"
             " ORDER BY expires_at, number LIMIT ?",
             (at, enough),
         ).fetchall()
-        numbers = {row[0] for row in rows} - work.gone.keys() | work.dirty.keys()
+        numbers = {row[0] for row in rows} | work.dirty.keys()
         due = [entry for entry in work.read_rows(list(numbers)) if rules.has_expired(entry.expires_at, at)]
         done: list[Entry] = []
         for entry in sorted(due, key=lambda entry: (entry.expires_at, entry.number)):
@@ -75,7 +75,7 @@ class Sweeping(Changes):
     def _sweep_kept(self, limit: int, at: Instant) -> tuple[int, int]:
         """End what was kept long enough: how many set-aside ones, how many finished ones."""
         work = self.work
-        enough = limit + len(work.dirty) + len(work.gone)
+        enough = limit + work.slack()
         numbers = set(work.dirty)
         for states in ("state IN (1, 2)", "state > 2"):
             rows = work.db.execute(
@@ -83,7 +83,7 @@ class Sweeping(Changes):
                 " ORDER BY keep_until, number LIMIT ?",
                 (at, enough),
             ).fetchall()
-            numbers |= {row[0] for row in rows} - work.gone.keys() - set(work.dropped_rows)
+            numbers |= {row[0] for row in rows}
         due: list[tuple[Instant, int, Entry]] = []
         for entry in work.read_rows(list(numbers)):
             if entry.since is not None and not entry.memory and entry.lane.box.desk.name in work.policies:
@@ -107,9 +107,9 @@ class Sweeping(Changes):
         rows = work.db.execute(
             "SELECT number FROM memory WHERE forget_at IS NOT NULL AND forget_at <= ?"
             " ORDER BY forget_at, number LIMIT ?",
-            (at, limit + len(work.dropped_memories)),
+            (at, limit + work.slack()),
         ).fetchall()
-        numbers = {row[0] for row in rows} - set(work.dropped_memories) | work.dirty.keys()
+        numbers = {row[0] for row in rows} | work.dirty.keys()
         ended: list[tuple[Instant, int, Entry]] = []
         for entry in work.read_rows(list(numbers)):
             policy = work.policies.get(entry.lane.box.desk.name)
@@ -128,8 +128,10 @@ class Sweeping(Changes):
         at = command.at
         self._tick(at)
         detail: dict[str, Any] = {"policies": {name: policy.as_json() for name, policy in command.policies.items()}}
-        if command.restored_from is not None:
-            detail["restored_from"] = dict(command.restored_from)
+        restored_from = command.restored_from or work.restored_from
+        if restored_from is not None:
+            detail["restored_from"] = dict(restored_from)
+            work.recorded_restore = True
         text = orjson.dumps(detail, option=orjson.OPT_SORT_KEYS).decode()
         work.events.append(tuple(Event(at, ev.STARTED, "", detail=text)))
         held = [entry for (desk, _), held in work.held.items() if desk in work.policies for entry in held.values()]

@@ -267,12 +267,14 @@ class WorkingSet(Lookup):
         if current:
             del self.refs[ref]
         self.entries.pop(number, None)
+        self.forgotten.add(number)
         self.probed[ref] = known_key(*ref) if key is None else key
         if self.undo is not None:
 
             def back() -> None:
                 for rows, row in dropped:
                     rows.remove(row)
+                self.forgotten.discard(number)
                 if was_dirty is not None:
                     self.dirty[number] = entry
                 if key is not None:
