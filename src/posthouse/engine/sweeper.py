@@ -97,7 +97,6 @@ class Sweeper:
         with self._changed:
             self._unsure = True
             if shifted_us:
-                self._seen_at = max(self._seen_at + shifted_us, 0)
                 self._sweep_at = max(self._sweep_at + shifted_us, 0)
                 self._not_before = 0
             self._changed.notify()

@@ -119,13 +119,13 @@ def check_message(message: Message) -> None:
     check_name("id", id)
     check_name("sender", sender, empty=True)
     check_name("lane", lane, empty=True)
-    if kind:
+    if kind != "":
         check_name("kind", kind)
-    if batch_key:
+    if batch_key != "":
         check_name("batch_key", batch_key)
     if type(body) is not bytes:
         raise InvalidInput(f"body must be bytes, not {type(body).__name__}")
-    if headers:
+    if headers is not NO_HEADERS:
         check_headers(headers)
     if cause is not None:
         check_name("cause", cause)

@@ -47,16 +47,16 @@ def _columns(count: int) -> str:
 
 
 _INSERT_MESSAGE = (
-    f"INSERT INTO message SELECT {_columns(24)}, coalesce(substr(?2, value->>24, value->>20), x'') FROM json_each(?1)"
+    f"INSERT INTO message SELECT {_columns(24)}, coalesce(substr(?2, value->>24, value->>20), x'') FROM jsonb_each(?1)"
 )
-_INSERT_MEMORY = f"INSERT OR REPLACE INTO memory SELECT {_columns(15)} FROM json_each(?)"
-_INSERT_LEASE = f"INSERT OR REPLACE INTO lease SELECT {_columns(8)} FROM json_each(?)"
-_INSERT_LANE = f"INSERT OR REPLACE INTO lane_state SELECT {_columns(7)} FROM json_each(?)"
-_INSERT_BOX = f"INSERT OR REPLACE INTO mailbox_state SELECT {_columns(5)} FROM json_each(?)"
+_INSERT_MEMORY = f"INSERT OR REPLACE INTO memory SELECT {_columns(15)} FROM jsonb_each(?)"
+_INSERT_LEASE = f"INSERT OR REPLACE INTO lease SELECT {_columns(8)} FROM jsonb_each(?)"
+_INSERT_LANE = f"INSERT OR REPLACE INTO lane_state SELECT {_columns(7)} FROM jsonb_each(?)"
+_INSERT_BOX = f"INSERT OR REPLACE INTO mailbox_state SELECT {_columns(5)} FROM jsonb_each(?)"
 _UPDATE_MESSAGE = (
     "UPDATE message SET state = v->>3, post_commit = v->>5, attempts = v->>6, unreceived = v->>7, life = v->>8,"
     " progress = v->>10, due_at = v->>11, expires_at = v->>12, since = v->>13, batch = v->>14, note = v->>15,"
-    " keep_until = v->>22, row_crc = v->>23 FROM (SELECT value AS v FROM json_each(?)) WHERE number = v->>0"
+    " keep_until = v->>22, row_crc = v->>23 FROM (SELECT value AS v FROM jsonb_each(?)) WHERE number = v->>0"
 )
 
 
@@ -96,10 +96,10 @@ def _flush_places(work: WorkingSet) -> None:
     lanes = work.dirty_lanes.values()
     new_boxes = [(box.id, box.desk.id, box.name) for box in boxes if box.new]
     if new_boxes:
-        db.execute(f"INSERT INTO mailbox SELECT {_columns(3)} FROM json_each(?)", (_json(new_boxes),))
+        db.execute(f"INSERT INTO mailbox SELECT {_columns(3)} FROM jsonb_each(?)", (_json(new_boxes),))
     new_lanes = [(lane.id, lane.box.id, lane.name) for lane in lanes if lane.new]
     if new_lanes:
-        db.execute(f"INSERT INTO lane SELECT {_columns(3)} FROM json_each(?)", (_json(new_lanes),))
+        db.execute(f"INSERT INTO lane SELECT {_columns(3)} FROM jsonb_each(?)", (_json(new_lanes),))
     # A mailbox with one lane that nobody paused or served has no row: its lane's says it all.
     moved = [
         (box.id, box.lane_count, box.paused, box.served, _tally(box.counts, box.depth))
@@ -173,15 +173,15 @@ def _flush_entries(work: WorkingSet) -> int:
     for table, numbers in (("lease", unleases), ("message", deletes), ("memory", work.dropped_memories)):
         if numbers:
             numbers.sort()
-            db.execute(f"DELETE FROM {table} WHERE number IN (SELECT value FROM json_each(?))", (_json(numbers),))
+            db.execute(f"DELETE FROM {table} WHERE number IN (SELECT value FROM jsonb_each(?))", (_json(numbers),))
     if work.dropped_known:
         db.execute(
-            "DELETE FROM known WHERE (key, number) IN (SELECT value->>0, value->>1 FROM json_each(?))",
+            "DELETE FROM known WHERE (key, number) IN (SELECT value->>0, value->>1 FROM jsonb_each(?))",
             (_json(sorted(work.dropped_known)),),
         )
     if gone:
         gone.sort()
-        db.execute(f"INSERT OR REPLACE INTO gone SELECT {_columns(3)} FROM json_each(?)", (_json(gone),))
+        db.execute(f"INSERT OR REPLACE INTO gone SELECT {_columns(3)} FROM jsonb_each(?)", (_json(gone),))
         for number, lane_id, seq in gone:
             work.gone[number] = (lane_id, seq)
     return len(inserts)
@@ -195,7 +195,7 @@ def _flush_indexes(work: WorkingSet, posts: int) -> None:
         rows = [(entry.lane.id, entry.seq, entry.number) for entry in work.requeued.values() if _in_lane(entry)]
         for lane_id, seq, _ in rows:
             work.unqueue.pop((lane_id, seq), None)
-        db.execute(f"INSERT OR IGNORE INTO queue SELECT {_columns(3)} FROM json_each(?)", (_json(sorted(rows)),))
+        db.execute(f"INSERT OR IGNORE INTO queue SELECT {_columns(3)} FROM jsonb_each(?)", (_json(sorted(rows)),))
     if len(work.unknown) > LAG_ENTRIES and not runs.known:
         runs.known = sorted(((key, number) for number, key in work.unknown.items()), reverse=True)
     if len(work.fresh) > LAG_ENTRIES and not runs.lanes:
@@ -207,7 +207,7 @@ def _flush_indexes(work: WorkingSet, posts: int) -> None:
     count = max(SLICE_ENTRIES, 4 * posts)
     if runs.known:
         known = [(key, number) for key, number in _take(runs.known, count) if number in work.unknown]
-        db.execute(f"INSERT OR IGNORE INTO known SELECT {_columns(2)} FROM json_each(?)", (_json(known),))
+        db.execute(f"INSERT OR IGNORE INTO known SELECT {_columns(2)} FROM jsonb_each(?)", (_json(known),))
         for _, number in known:
             del work.unknown[number]
             entry = work.entries[number]
@@ -218,14 +218,14 @@ def _flush_indexes(work: WorkingSet, posts: int) -> None:
     if runs.gone:
         numbers = [number for number in _take(runs.gone, count) if number in work.gone]
         for table in ("message", "gone"):
-            db.execute(f"DELETE FROM {table} WHERE number IN (SELECT value FROM json_each(?))", (_json(numbers),))
+            db.execute(f"DELETE FROM {table} WHERE number IN (SELECT value FROM jsonb_each(?))", (_json(numbers),))
         for number in numbers:
             lane_id, seq = work.gone.pop(number)
             work.unqueue[(lane_id, seq)] = number
     if runs.unqueue:
         places = [place for place in _take(runs.unqueue, count) if work.unqueue.pop(place, None) is not None]
         db.execute(
-            "DELETE FROM queue WHERE (lane_id, seq) IN (SELECT value->>0, value->>1 FROM json_each(?))",
+            "DELETE FROM queue WHERE (lane_id, seq) IN (SELECT value->>0, value->>1 FROM jsonb_each(?))",
             (_json(places),),
         )
     if work.unsorted:
@@ -260,7 +260,7 @@ def _flush_lanes(work: WorkingSet, count: int) -> None:
                 entry.in_old = True
                 bisect.insort(lane.old, entry, key=seq_of)
         lane.fresh = []
-    work.db.execute(f"INSERT OR IGNORE INTO queue SELECT {_columns(3)} FROM json_each(?)", (_json(rows),))
+    work.db.execute(f"INSERT OR IGNORE INTO queue SELECT {_columns(3)} FROM jsonb_each(?)", (_json(rows),))
 
 
 def tidy(work: WorkingSet) -> None:

@@ -104,7 +104,9 @@ class Leasing(Changes):
             return taken
         passed: list[Entry] = []
         corrupt: list[Entry] = []
-        for entry in self.work.in_lane(lane):
+        # Where all of the lane is young, its list is walked as it is.
+        waiting = lane.fresh if lane.old_read and not lane.old else self.work.in_lane(lane)
+        for entry in waiting:
             if entry.state is not READY:
                 continue
             if len(taken) >= room:

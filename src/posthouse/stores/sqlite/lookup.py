@@ -216,7 +216,7 @@ class Lookup:
         """Bring these mailboxes, and the only lane of each that has just one, into memory."""
         wanted = [(self.desks[desk].id, name) for desk, name in names if desk in self.desks]
         rows = self.db.execute(
-            f"SELECT {_BOX} FROM json_each(?) j JOIN mailbox m ON m.desk_id = j.value->>0 AND m.name = j.value->>1"
+            f"SELECT {_BOX} FROM jsonb_each(?) j JOIN mailbox m ON m.desk_id = j.value->>0 AND m.name = j.value->>1"
             " LEFT JOIN mailbox_state s ON s.id = m.id",
             (_json(wanted),),
         ).fetchall()
@@ -242,7 +242,7 @@ class Lookup:
             self.boxes_by_id[id] = box
         if single:
             for row in self.db.execute(
-                f"SELECT {_LANE} FROM json_each(?) j JOIN lane l ON l.mailbox_id = j.value"
+                f"SELECT {_LANE} FROM jsonb_each(?) j JOIN lane l ON l.mailbox_id = j.value"
                 " JOIN lane_state s ON s.id = l.id",
                 (_json(single),),
             ).fetchall():
@@ -286,14 +286,14 @@ class Lookup:
         if not missing:
             return
         rows = self.db.execute(
-            f"SELECT {_LANE} FROM json_each(?) j JOIN lane l ON l.id = j.value JOIN lane_state s ON s.id = l.id",
+            f"SELECT {_LANE} FROM jsonb_each(?) j JOIN lane l ON l.id = j.value JOIN lane_state s ON s.id = l.id",
             (_json(missing),),
         ).fetchall()
         boxes = [row[1] for row in rows if row[1] not in self.boxes_by_id]
         if boxes:
             self._boxes_from_rows(
                 self.db.execute(
-                    f"SELECT {_BOX} FROM json_each(?) j JOIN mailbox m ON m.id = j.value"
+                    f"SELECT {_BOX} FROM jsonb_each(?) j JOIN mailbox m ON m.id = j.value"
                     " LEFT JOIN mailbox_state s ON s.id = m.id",
                     (_json(boxes),),
                 ).fetchall()
@@ -354,7 +354,7 @@ class Lookup:
     def _read_table(
         self, table: str, columns: str, numbers: Sequence[int], make: Callable[[tuple[Any, ...]], Entry]
     ) -> None:
-        query = f"SELECT {columns}, row_crc FROM {table} WHERE number IN (SELECT value FROM json_each(?))"
+        query = f"SELECT {columns}, row_crc FROM {table} WHERE number IN (SELECT value FROM jsonb_each(?))"
         try:
             rows = self.db.execute(query, (_json(numbers),)).fetchall()
             self.lanes_by_id(row[1] for row in rows)
@@ -392,7 +392,7 @@ class Lookup:
         if not keys:
             return
         rows = self.db.execute(
-            "SELECT k.number FROM json_each(?) j JOIN known k ON k.key = j.value", (_json(list(keys.values())),)
+            "SELECT k.number FROM jsonb_each(?) j JOIN known k ON k.key = j.value", (_json(list(keys.values())),)
         ).fetchall()
         if rows:
             self.read_rows([row[0] for row in rows])
@@ -453,7 +453,7 @@ class Lookup:
         if len(wanted) < 2:
             return  # the walk reads a page by itself
         rows = self.db.execute(
-            "SELECT q.lane_id, q.seq, q.number FROM json_each(?) j, queue q WHERE q.lane_id = j.value->>0 AND q.seq ="
+            "SELECT q.lane_id, q.seq, q.number FROM jsonb_each(?) j, queue q WHERE q.lane_id = j.value->>0 AND q.seq ="
             " (SELECT min(seq) FROM queue WHERE lane_id = j.value->>0 AND seq > j.value->>1)",
             (_json([(lane.id, lane.old_next) for lane in wanted]),),
         ).fetchall()
@@ -474,7 +474,7 @@ class Lookup:
         if not missing:
             return
         rows = self.db.execute(
-            "SELECT number, body FROM message WHERE number IN (SELECT value FROM json_each(?))", (_json(missing),)
+            "SELECT number, body FROM message WHERE number IN (SELECT value FROM jsonb_each(?))", (_json(missing),)
         ).fetchall()
         for number, body in rows:
             entry = self.entries[number]

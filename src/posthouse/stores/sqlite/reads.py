@@ -19,20 +19,36 @@ _PAGE = 512
 
 def next_at(work: WorkingSet, at: Instant) -> Instant | None:
     """The earliest end of a wait or a lease after ``at``; what is past or stale is dropped."""
-    while work.timers:
+    ended: list[tuple[Instant, int]] = []  # waits that nobody asked for yet (``due``): look behind them
+    instants: list[Instant] = []
+    while work.timers and not instants:
         wake_at, lane_id = work.timers[0]
-        if wake_at > at and _is_true(work, lane_id, wake_at, at):
-            break
-        heapq.heappop(work.timers)
+        if wake_at <= at:
+            ended.append(heapq.heappop(work.timers))
+        elif _is_true(work, lane_id, wake_at, at):
+            instants.append(wake_at)
+        else:
+            heapq.heappop(work.timers)
+    for timer in ended:
+        heapq.heappush(work.timers, timer)
     while work.ends and not _is_held_until(work, *work.ends[0]):
         heapq.heappop(work.ends)
-    instants = [work.timers[0][0]] if work.timers else []
     if work.ends and work.ends[0][0] > at:
         instants.append(work.ends[0][0])
     else:
         # Leases have run out and wait for the sweep; the earliest that has not is further down.
         instants += [ends_at for ends_at, number in work.ends if ends_at > at and _is_held_until(work, ends_at, number)]
     return min(instants, default=None)
+
+
+def due(work: WorkingSet, until: Instant, limit: int) -> list[tuple[str, str]]:
+    """The mailboxes with a wait that ended by ``until`` and was not told before; at most about ``limit``."""
+    ended: dict[int, None] = {}
+    while work.timers and work.timers[0][0] <= until and len(ended) < limit:
+        ended[heapq.heappop(work.timers)[1]] = None
+    work.lanes_by_id(ended)
+    boxes = {lane.box.id: lane.box for lane in map(work.lanes.get, ended) if lane is not None}
+    return [(box.desk.name, box.name) for box in boxes.values()]
 
 
 def _is_held_until(work: WorkingSet, ends_at: Instant, number: int) -> bool:

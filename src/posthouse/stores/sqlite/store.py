@@ -170,6 +170,11 @@ class SqliteStore:
         with self._reading() as work:
             return reads.next_at(work, at)
 
+    def due(self, after: Instant, until: Instant, limit: int) -> list[tuple[str, str]]:
+        """The mailboxes with a wait that ended after ``after`` and by ``until``; each end is told once."""
+        with self._reading() as work:
+            return reads.due(work, until, limit)
+
     def desks(self) -> list[DeskView]:
         """Every desk of the policies, and those that still hold messages."""
         with self._reading() as work:
