@@ -47,8 +47,7 @@ class Report:
         return (
             f"{self.cuts} cuts ({rate:.0f}/s, {self.cuts_at_start} during start, {self.checkpointed} in or "
             f"after a checkpoint), {self.posts} posts, {self.settles} settlements and {self.segments} "
-            f"trimmed segments acknowledged, "
-            f"{len(self.faults)} faults in {self.stores_harmed} stores"
+            f"trimmed segments acknowledged, {len(self.faults)} faults in {self.stores_harmed} stores"
         )
 
 

@@ -102,7 +102,7 @@ def test_normal_synchronous_loses_rows(tmp_path: Path) -> None:
     for seed in range(40):
         acknowledged, found = live_through_a_cut(tmp_path / str(seed), seed, "NORMAL")
         losses += not set(acknowledged) <= set(found)
-    assert losses > 20
+    assert losses > 5
 
 
 def test_a_disk_that_lies_about_a_checkpoint_is_found_out(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_the_nth_call_fails_with_its_own_code(
     disk.add(fault)
     with pytest.raises(expected) as raised:
         db.execute("INSERT INTO t (b) VALUES (x'00')")
-    assert raised.value.extendedresult == code
+    assert getattr(raised.value, "extendedresult", None) == code
     assert fault.struck == 1
     disk.clear()
     db.execute("INSERT INTO t (b) VALUES (x'01')")

@@ -57,6 +57,9 @@ def up(
             session.set(name, text, flag)
     # What it makes, the store first of all, is for its owner alone.
     os.umask(0o077)
+    from ..engine.tuning import tune_interpreter
+
+    tune_interpreter()
     config = session.config()
     log.set_up(config.text("log.format"), config.text("log.level"))
     _runner()(_Server(session, config).run())

@@ -13,14 +13,16 @@ CREATE TABLE mailbox (id INTEGER PRIMARY KEY, desk_id INTEGER NOT NULL, name TEX
 
 -- The moving part of a mailbox. A mailbox with one lane has its counts in that lane's row.
 CREATE TABLE mailbox_state (
-    id INTEGER PRIMARY KEY, lanes INTEGER NOT NULL, paused TEXT, served INTEGER NOT NULL, counts TEXT
+    id INTEGER PRIMARY KEY, lanes INTEGER NOT NULL, paused TEXT, served INTEGER NOT NULL, counts TEXT,
+    row_crc INTEGER NOT NULL -- of these columns, and of desk and name
 );
 
 CREATE TABLE lane (id INTEGER PRIMARY KEY, mailbox_id INTEGER NOT NULL, name TEXT NOT NULL, UNIQUE (mailbox_id, name));
 
 CREATE TABLE lane_state (
     id INTEGER PRIMARY KEY, mailbox_id INTEGER NOT NULL, last_seq INTEGER NOT NULL, depth INTEGER NOT NULL,
-    paused TEXT, served INTEGER NOT NULL, counts TEXT
+    paused TEXT, served INTEGER NOT NULL, counts TEXT,
+    row_crc INTEGER NOT NULL -- of these columns, and of desk, mailbox and name
 );
 CREATE INDEX lane_waiting ON lane_state (mailbox_id) WHERE depth > 0;
 

@@ -8,6 +8,7 @@ costs one statement whatever the size of the batch.
 from __future__ import annotations
 
 import bisect
+import heapq
 import zlib
 from collections.abc import Mapping
 from typing import Any
@@ -17,8 +18,8 @@ import orjson
 from ...journal import chunk as chunks
 from ...mailbox import rules
 from ...mailbox.message import State
-from .lookup import seq_of
-from .records import CODES, LEASED, READY, RECEIVED, Entry, Lane
+from .lookup import place_crc, seq_of
+from .records import CODES, LEASED, READY, RECEIVED, Box, Entry, Lane
 from .working import WorkingSet
 
 LAG_ENTRIES = 16_384
@@ -30,6 +31,8 @@ COLD_NUMBERS = 8_192
 """Rows older than this many posts are deleted in bulk, younger ones at once: their pages are at hand."""
 BOXES_MAX = 20_000
 """Mailboxes kept in memory."""
+ENDS_MAX = 8_192
+"""Ends of leases in memory before those that are stale are dropped."""
 BODIES_BYTES_MAX = 16 << 20
 """Bodies kept in memory, so that leasing what came lately need not read."""
 
@@ -51,8 +54,8 @@ _INSERT_MESSAGE = (
 )
 _INSERT_MEMORY = f"INSERT OR REPLACE INTO memory SELECT {_columns(15)} FROM jsonb_each(?)"
 _INSERT_LEASE = f"INSERT OR REPLACE INTO lease SELECT {_columns(8)} FROM jsonb_each(?)"
-_INSERT_LANE = f"INSERT OR REPLACE INTO lane_state SELECT {_columns(7)} FROM jsonb_each(?)"
-_INSERT_BOX = f"INSERT OR REPLACE INTO mailbox_state SELECT {_columns(5)} FROM jsonb_each(?)"
+_INSERT_LANE = f"INSERT OR REPLACE INTO lane_state SELECT {_columns(8)} FROM jsonb_each(?)"
+_INSERT_BOX = f"INSERT OR REPLACE INTO mailbox_state SELECT {_columns(6)} FROM jsonb_each(?)"
 _UPDATE_MESSAGE = (
     "UPDATE message SET state = v->>3, post_commit = v->>5, attempts = v->>6, unreceived = v->>7, life = v->>8,"
     " progress = v->>10, due_at = v->>11, expires_at = v->>12, since = v->>13, batch = v->>14, note = v->>15,"
@@ -102,19 +105,27 @@ def _flush_places(work: WorkingSet) -> None:
         db.execute(f"INSERT INTO lane SELECT {_columns(3)} FROM jsonb_each(?)", (_json(new_lanes),))
     # A mailbox with one lane that nobody paused or served has no row: its lane's says it all.
     moved = [
-        (box.id, box.lane_count, box.paused, box.served, _tally(box.counts, box.depth))
-        for box in boxes
-        if box.lane_count > 1 or box.paused is not None or box.served or not box.new
+        _box_row(box) for box in boxes if box.lane_count > 1 or box.paused is not None or box.served or not box.new
     ]
     if moved:
         db.execute(_INSERT_BOX, (_json(moved),))
     if lanes:
-        rows = [
-            (lane.id, lane.box.id, lane.last_seq, lane.depth, lane.paused, lane.served, _tally(lane.counts, 0))
-            for lane in lanes
-        ]
-        rows.sort()
-        db.execute(_INSERT_LANE, (_json(rows),))
+        db.execute(_INSERT_LANE, (_json(sorted(map(_lane_row, lanes))),))
+
+
+def _box_row(box: Box) -> tuple[Any, ...]:
+    counts = _tally(box.counts, box.depth)
+    crc = place_crc(box.id, box.desk.id, box.name, box.lane_count, box.paused, box.served, counts)
+    return box.id, box.lane_count, box.paused, box.served, counts, crc
+
+
+def _lane_row(lane: Lane) -> tuple[Any, ...]:
+    counts = _tally(lane.counts, 0)
+    box = lane.box
+    crc = place_crc(
+        lane.id, box.desk.id, box.name, lane.name, lane.last_seq, lane.depth, lane.paused, lane.served, counts
+    )
+    return lane.id, box.id, lane.last_seq, lane.depth, lane.paused, lane.served, counts, crc
 
 
 def _flush_entries(work: WorkingSet) -> int:
@@ -303,6 +314,8 @@ def tidy(work: WorkingSet) -> None:
         work.restored_from, work.recorded_restore = None, False
     if len(work.boxes_by_id) > BOXES_MAX:
         _drop_boxes(work)
+    if len(work.ends) > work.ends_max:
+        _drop_ends(work)
 
 
 def _trim(work: WorkingSet, lane: Lane) -> None:
@@ -335,6 +348,15 @@ def _drop_bodies(work: WorkingSet) -> None:
         if work.bodies_bytes <= BODIES_BYTES_MAX // 2:
             return
         work.drop_body(entry)
+
+
+def _drop_ends(work: WorkingSet) -> None:
+    """Let go of the ends of leases that ended otherwise."""
+    work.ends = [
+        (entry.ends_at, entry.number) for held in work.held.values() for entry in held.values() if entry.ends_at
+    ]
+    heapq.heapify(work.ends)
+    work.ends_max = max(ENDS_MAX, 2 * len(work.ends))
 
 
 def _drop_boxes(work: WorkingSet) -> None:

@@ -23,6 +23,7 @@ from typing import Any
 import apsw
 import orjson
 
+from ...errors import StoreCorrupt
 from ...mailbox.command import Filter
 from ...mailbox.message import Instant, State
 from ...mailbox.policy import Policy
@@ -38,8 +39,8 @@ _MESSAGE = (
     " expires_at, since, batch, note, id, sender, kind, extra, size_bytes, crc"
 )
 _MEMORY = "number, lane_id, seq, state, posted_at, attempts, life, since, note, id, sender, kind, size_bytes"
-_LANE = "l.id, l.mailbox_id, l.name, s.last_seq, s.depth, s.paused, s.served, s.counts"
-_BOX = "m.id, m.desk_id, m.name, s.lanes, s.paused, s.served, s.counts"
+_LANE = "l.id, l.mailbox_id, l.name, s.last_seq, s.depth, s.paused, s.served, s.counts, s.row_crc"
+_BOX = "m.id, m.desk_id, m.name, s.lanes, s.paused, s.served, s.counts, s.row_crc"
 
 
 def id_hash(id: str) -> int:
@@ -89,6 +90,7 @@ class Lookup:
         self.refs: dict[tuple[int, str, str], Entry] = {}
         self.held: dict[tuple[str, str], dict[int, Entry]] = {}
         self.ends: list[tuple[Instant, int]] = []
+        self.ends_max = 0
         self.timers: list[tuple[Instant, int]] = []
         self.dirty: dict[int, Entry] = {}
         self.dirty_lanes: dict[int, Lane] = {}
@@ -224,22 +226,31 @@ class Lookup:
 
     def _boxes_from_rows(self, rows: Iterable[tuple[Any, ...]]) -> None:
         single: list[int] = []
-        for id, desk_id, name, lanes, paused, served, counts in rows:
+        damaged: list[Box] = []
+        for id, desk_id, name, lanes, paused, served, counts, crc in rows:
             if id in self.boxes_by_id:
                 continue
-            desk = self.desks_by_id[desk_id]
+            desk = self.desks_by_id.get(desk_id)
+            if desk is None:
+                raise StoreCorrupt(f"mailbox {id} is of desk {desk_id}, which does not exist")
             box = Box(id, desk, name, new=False)
-            if lanes is not None:
-                box.lane_count, box.paused, box.served = lanes, paused, served
-            if lanes is not None and lanes > 1:
-                tally = _counts(counts)
-                box.depth = tally.pop(READY, 0)
-                box.counts = tally
-            else:
+            if lanes is None:
                 single.append(id)
+            elif crc != place_crc(id, desk_id, name, lanes, paused, served, counts):
+                damaged.append(box)
+            else:
+                box.lane_count, box.paused, box.served = lanes, paused, served
+                if lanes > 1:
+                    tally = _counts(counts)
+                    box.depth = tally.pop(READY, 0)
+                    box.counts = tally
+                else:
+                    single.append(id)
             box.used = self.tick
             self.boxes[(desk.name, name)] = box
             self.boxes_by_id[id] = box
+        for box in damaged:
+            self._mend_box(box)
         if single:
             for row in self.db.execute(
                 f"SELECT {_LANE} FROM jsonb_each(?) j JOIN lane l ON l.mailbox_id = j.value"
@@ -253,20 +264,55 @@ class Lookup:
                 box.counts = dict(lane.counts)
 
     def _lane_from_row(self, row: tuple[Any, ...]) -> Lane:
-        id, box_id, name, last_seq, depth, paused, served, counts = row
+        id, box_id, name, last_seq, depth, paused, served, counts, crc = row
         lane = self.lanes.get(id)
         if lane is not None:
             return lane
-        box = self.boxes_by_id[box_id]
+        box = self.boxes_by_id.get(box_id)
+        if box is None:
+            raise StoreCorrupt(f"lane {id} is of mailbox {box_id}, which does not exist")
         lane = Lane(id, box, name, new=False)
-        lane.last_seq, lane.depth, lane.paused, lane.served = last_seq, depth, paused, served
-        lane.counts = _counts(counts)
-        lane.old_read = depth == 0
+        if crc == place_crc(id, box.desk.id, box.name, name, last_seq, depth, paused, served, counts):
+            lane.last_seq, lane.depth, lane.paused, lane.served = last_seq, depth, paused, served
+            lane.counts = _counts(counts)
+        else:
+            self._mend_lane(lane)
+        lane.old_read = lane.depth == 0
         box.lanes[name] = lane
         self.lanes[id] = lane
-        if box.rota is not None and depth:
+        if box.rota is not None and lane.depth:
             box.rota.wake(lane, 0)
         return lane
+
+    def _mend_lane(self, lane: Lane) -> None:
+        """Count a lane anew whose row is not what was written; a pause of it is lost."""
+        self._report(f"lane {lane.id}, {lane.name!r} of {lane.box.name!r}, is damaged: it is counted anew")
+        for code, count, last_seq in self.db.execute(
+            "SELECT state, count(*), max(seq) FROM message WHERE lane_id = ?"
+            " AND number NOT IN (SELECT number FROM gone) GROUP BY state",
+            (lane.id,),
+        ).fetchall():
+            lane.last_seq = max(lane.last_seq, last_seq)
+            if code == 0:
+                lane.depth = count
+            else:
+                lane.counts[STATES[code]] = count
+        (remembered,) = self.db.execute("SELECT max(seq) FROM memory WHERE lane_id = ?", (lane.id,)).fetchall()[0]
+        lane.last_seq = max(lane.last_seq, remembered or 0)
+        self.dirty_lanes[lane.id] = lane
+
+    def _mend_box(self, box: Box) -> None:
+        """The same for a mailbox."""
+        self._report(f"mailbox {box.id}, {box.name!r}, is damaged: it is counted anew")
+        for row in self.db.execute(
+            f"SELECT {_LANE} FROM lane l JOIN lane_state s ON s.id = l.id WHERE l.mailbox_id = ?", (box.id,)
+        ).fetchall():
+            lane = self._lane_from_row(row)
+            box.lane_count += 1
+            box.depth += lane.depth
+            for state, count in lane.counts.items():
+                box.counts[state] = box.counts.get(state, 0) + count
+        self.dirty_boxes[box.id] = box
 
     def lane(self, box: Box, name: str) -> Lane | None:
         """A lane of a mailbox, if there is one."""
@@ -367,10 +413,12 @@ class Lookup:
             try:
                 entry = make(row)
             except (ValueError, TypeError, KeyError, IndexError) as error:
-                self._report(f"{table} {row[0]} cannot be read ({error})")
+                self._report(f"{table} {row[0]} cannot be read: it is set aside ({error})")
                 continue
             if entry.corrupt:
-                self._report(f"{table} {entry.number}, id {entry.id!r} for {entry.lane.box.name!r}, is damaged")
+                self._report(
+                    f"{table} {entry.number}, id {entry.id!r} for {entry.lane.box.name!r}, is damaged: it is set aside"
+                )
             self._remember(entry)
 
     def _read_damaged(self, query: str, table: str, number: int) -> list[tuple[Any, ...]]:
@@ -379,11 +427,11 @@ class Lookup:
             self.lanes_by_id(row[1] for row in rows)
             return rows
         except (UnicodeDecodeError, TypeError) as error:
-            self._report(f"{table} {number} cannot be read ({error})")
+            self._report(f"{table} {number} cannot be read: it is set aside ({error})")
             return []
 
     def _report(self, what: str) -> None:
-        log.warning("%s: it is set aside", what)
+        log.warning("%s", what)
         self.corrupt += 1
 
     def probe(self, refs: Iterable[tuple[int, str, str]]) -> None:
@@ -560,6 +608,11 @@ class Lookup:
 def seq_of(entry: Entry) -> int:
     """The key by which a lane's lists are sorted."""
     return entry.seq
+
+
+def place_crc(*columns: Any) -> int:
+    """The check of a lane's or a mailbox's row."""
+    return zlib.crc32(orjson.dumps(columns))
 
 
 def _counts(text: str | None) -> dict[State, int]:

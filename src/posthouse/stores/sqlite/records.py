@@ -170,10 +170,10 @@ class Entry:
 
     __slots__ = (
         "attempts", "batch", "batch_key", "body", "cause", "corrupt", "crc", "due_at", "ends_at", "error",
-        "expires_at", "headers", "holder", "id", "in_old", "kind", "lane", "lease_changed", "lease_commit", "lease_stored", "life", "memory",
-        "number", "own_due_at", "own_expires_at", "post_commit", "posted_at", "progress", "quiet", "reason",
-        "remembered", "row_changed", "sender", "seq", "since", "size_bytes", "state", "stored", "token", "unindexed",
-        "unknown", "unreceived",
+        "expires_at", "headers", "holder", "id", "in_old", "kind", "lane", "lease_changed", "lease_commit",
+        "lease_stored", "life", "memory", "number", "own_due_at", "own_expires_at", "post_commit", "posted_at",
+        "progress", "quiet", "reason", "remembered", "row_changed", "sender", "seq", "since", "size_bytes", "state",
+        "stored", "token", "unindexed", "unknown", "unreceived",
     )  # fmt: skip
 
     def __init__(self, number: int, lane: Lane, seq: int, id: str, sender: str, kind: str, posted_at: Instant) -> None:

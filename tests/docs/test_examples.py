@@ -1,0 +1,75 @@
+"""Everything that the pages show is run: scripts, commands, and what they print."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from tests.docs.page import ROOT, Runner
+
+from posthouse.config import load
+from posthouse.control.operator import open_store
+from posthouse.engine.engine import Engine
+from posthouse.mailbox.command import Lease, Post, Settle, Verdict
+from posthouse.mailbox.message import Message
+from posthouse.mailbox.outcome import Leased
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in list(os.environ):
+        if name.startswith("POSTHOUSE_"):
+            monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def three_invoices_die() -> None:
+    """What the operators' guide finds: a desk whose worker could not handle three of its messages."""
+    customers = {"invoice-7": "acme", "invoice-8": "bolt", "invoice-9": "crux"}
+    with Engine(open_store(load({}, Path.cwd()), create=True)) as engine:
+        for id, lane in customers.items():
+            engine.call(Post(Message("invoices", "billing", id, b"{}", sender="shop", lane=lane)))
+        for number in range(3):
+            leased = engine.call(Lease("invoices", "billing", f"t{number}", "worker-1"))[0]
+            assert isinstance(leased, Leased)
+            (delivery,) = leased.deliveries
+            error = f"no price for article {4711 + number}"
+            engine.call(Settle(delivery.message.ref, leased.token, Verdict.DEAD, error=error))
+
+
+def test_what_the_readme_shows_is_what_happens(folder: Path) -> None:
+    runner = Runner(ROOT / "README.md", {})
+    runner.run()
+    assert runner.scripts >= 2
+    assert runner.commands >= 14
+
+
+def test_what_the_library_guide_shows_is_what_happens(folder: Path) -> None:
+    runner = Runner(ROOT / "docs/guides/library.md", {})
+    runner.run()
+    assert runner.scripts >= 8
+
+
+def test_what_the_operators_guide_shows_is_what_happens(folder: Path) -> None:
+    runner = Runner(ROOT / "docs/guides/operate.md", {"three invoices die": three_invoices_die})
+    runner.run()
+    assert runner.commands >= 20
+
+
+def test_a_page_that_shows_something_else_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control: what is shown is really compared with what happens."""
+    monkeypatch.chdir(tmp_path)
+    page = tmp_path / "page.md"
+    for wrong in (
+        '```python\nprint("one")\n```\n\n```text\ntwo\n```\n',
+        "```python\nraise ValueError\n```\n",
+        "```console\n$ posthouse --version\nposthouse nine\n```\n",
+        "```console\n$ posthouse mailbox ls\n```\n",
+        "```console\n$ posthouse --version  # exit code 4\n```\n",
+        "```console\n$ rm -rf everything\n```\n",
+    ):
+        page.write_text(wrong, encoding="utf-8")
+        with pytest.raises(AssertionError, match=r"page\.md, line"):
+            Runner(page, {}).run()
