@@ -246,8 +246,9 @@ def _unknown_desk(desk: object, policies: Policies) -> InvalidInput:
 
 
 def _check_desk(desk: object, policies: Policies) -> None:
-    check_name("desk", desk)
-    if desk not in policies:
+    # A name that a policy has is a good one.
+    if type(desk) is not str or desk not in policies:
+        check_name("desk", desk)
         raise _unknown_desk(desk, policies)
 
 

@@ -16,9 +16,9 @@ from . import connection
 
 log = logging.getLogger("posthouse.store")
 
-START_PAGES = 4_096
+START_PAGES = 8_192
 """The log's length at which a checkpoint begins: 32 MiB."""
-BOUND_PAGES = 32_768
+BOUND_PAGES = 65_536
 """The log's length at which the writer waits: 256 MiB."""
 WAIT_S = 5.0
 

@@ -30,7 +30,8 @@ SQLITE_OLDEST = (3, 51, 3)
 """Older ones can corrupt a WAL when two connections write or checkpoint at once."""
 APPLICATION_ID = 0x504F5354  # "POST"
 SCHEMA_VERSION = 1
-PAGE_SIZE = 8_192
+PAGE_SIZE = 4_096
+"""Small: at a million messages most pages of a commit are touched for one row (docs/decisions/0003)."""
 
 
 def check_library(version: str) -> None:
@@ -67,7 +68,9 @@ class Holder:
         os.close(self._fd)
 
 
-def connect(path: str, *, vfs: str | None, synchronous: str, create: bool, readonly: bool = False) -> apsw.Connection:
+def connect(
+    path: str, *, vfs: str | None, synchronous: str, create: bool, readonly: bool = False, cache_kib: int = 1_024
+) -> apsw.Connection:
     """A connection with the settings that the store's promises rest on."""
     flags = apsw.SQLITE_OPEN_READONLY if readonly else apsw.SQLITE_OPEN_READWRITE
     if create:
@@ -75,7 +78,7 @@ def connect(path: str, *, vfs: str | None, synchronous: str, create: bool, reado
         _create_private(path)
     db = apsw.Connection(path, flags=flags, vfs=vfs)
     try:
-        _set_up(db, path, synchronous=synchronous, create=create, readonly=readonly)
+        _set_up(db, path, synchronous=synchronous, create=create, readonly=readonly, cache_kib=cache_kib)
     except BaseException:
         discard(db)
         raise
@@ -90,7 +93,7 @@ def _create_private(path: str) -> None:
         raise StoreUnavailable(f"cannot open {path} for writing: {error.strerror}") from error
 
 
-def _set_up(db: apsw.Connection, path: str, *, synchronous: str, create: bool, readonly: bool) -> None:
+def _set_up(db: apsw.Connection, path: str, *, synchronous: str, create: bool, readonly: bool, cache_kib: int) -> None:
     db.set_busy_timeout(5_000)
     if create:
         db.execute(f"PRAGMA page_size={PAGE_SIZE}")
@@ -101,7 +104,7 @@ def _set_up(db: apsw.Connection, path: str, *, synchronous: str, create: bool, r
             raise StoreUnavailable(f"{path}: the file system does not support a write-ahead log")
         db.execute(f"PRAGMA synchronous={synchronous}")
         db.execute("PRAGMA wal_autocheckpoint=0")
-    db.execute("PRAGMA cache_size=-32768")
+    db.execute(f"PRAGMA cache_size=-{cache_kib}")
     db.execute("PRAGMA temp_store=MEMORY")
     db.execute("PRAGMA trusted_schema=OFF")
     # A connection knows that the file has a log, and can checkpoint it, only once it has read.
@@ -125,12 +128,28 @@ def check_schema(db: Any, path: str) -> int:
 def migrate(db: apsw.Connection, path: str) -> None:
     """Bring the schema forward to this program's."""
     version = check_schema(db, path)
+    _run_scripts(db, version)
+    model = apsw.Connection(":memory:")
+    _run_scripts(model, 0)
+    found = _definitions(db)
+    for table, definition in _definitions(model).items():
+        if found.get(table) != definition:
+            raise StoreCorrupt(f"{path} is damaged: the definition of {table.decode()} is not what was written")
+    model.close()
+
+
+def _run_scripts(db: Any, version: int) -> None:
     for step in range(version + 1, SCHEMA_VERSION + 1):
         script = importlib.resources.files("posthouse.stores").joinpath("schema", f"{step:04}.sql").read_text()
         with db:
             db.execute(script)
             db.execute(f"PRAGMA application_id={APPLICATION_ID}")
             db.execute(f"PRAGMA user_version={step}")
+
+
+def _definitions(db: Any) -> dict[bytes, bytes | None]:
+    # As bytes: what is damaged may be no text any more.
+    return dict(db.execute("SELECT CAST(name AS BLOB), CAST(sql AS BLOB) FROM sqlite_schema").fetchall())
 
 
 _SYNC_FAILURES = {

@@ -29,11 +29,11 @@ SLICE_ENTRIES = 64
 """How many index entries are written with one commit at least."""
 COLD_NUMBERS = 8_192
 """Rows older than this many posts are deleted in bulk, younger ones at once: their pages are at hand."""
-BOXES_MAX = 20_000
+BOXES_MAX = 40_000
 """Mailboxes kept in memory."""
 ENDS_MAX = 8_192
 """Ends of leases in memory before those that are stale are dropped."""
-BODIES_BYTES_MAX = 16 << 20
+BODIES_BYTES_MAX = 12 << 20
 """Bodies kept in memory, so that leasing what came lately need not read."""
 
 
@@ -312,7 +312,7 @@ def tidy(work: WorkingSet) -> None:
     work.tick += 1
     if work.recorded_restore:
         work.restored_from, work.recorded_restore = None, False
-    if len(work.boxes_by_id) > BOXES_MAX:
+    if len(work.boxes_by_id) > max(BOXES_MAX, work.boxes_max):
         _drop_boxes(work)
     if len(work.ends) > work.ends_max:
         _drop_ends(work)
@@ -377,6 +377,8 @@ def _drop_boxes(work: WorkingSet) -> None:
                 work.refs.pop((box.id, entry.sender, entry.id), None)
             del work.lanes[lane.id]
         del work.boxes_by_id[box.id], work.boxes[(box.desk.name, box.name)]
+    # Where many are needed, it is not tried again at every commit.
+    work.boxes_max = len(work.boxes_by_id) + BOXES_MAX // 4
 
 
 def _in_lane(entry: Entry) -> bool:

@@ -109,8 +109,6 @@ class Leasing(Changes):
         for entry in waiting:
             if entry.state is not READY:
                 continue
-            if len(taken) >= room:
-                break
             if entry.corrupt:
                 corrupt.append(entry)
                 continue
@@ -121,6 +119,9 @@ class Leasing(Changes):
                 passed.append(entry)
                 continue
             taken.append(entry)
+            # At once, not at the next one: to look at that may mean to read it.
+            if len(taken) >= room:
+                break
         for entry in corrupt:
             self._set_aside_corrupt(entry, at)
         for entry in passed:

@@ -13,17 +13,18 @@ time in the order of the index. At start, what is above the watermark is read ag
 from __future__ import annotations
 
 import bisect
+import functools
 import hashlib
 import heapq
 import logging
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import apsw
 import orjson
 
-from ...errors import StoreCorrupt
+from ...errors import InvalidInput, StoreCorrupt
 from ...mailbox.command import Filter
 from ...mailbox.message import Instant, State
 from ...mailbox.policy import Policy
@@ -43,6 +44,14 @@ _LANE = "l.id, l.mailbox_id, l.name, s.last_seq, s.depth, s.paused, s.served, s.
 _BOX = "m.id, m.desk_id, m.name, s.lanes, s.paused, s.served, s.counts, s.row_crc"
 
 
+# A mailbox without a row of its own has one lane, or is new: that lane is read with it.
+_ONLY_LANE = _LANE.replace("s.", "ls.")
+_JOIN_STATE = (
+    "LEFT JOIN mailbox_state s ON s.id = m.id"
+    " LEFT JOIN lane l ON l.mailbox_id = m.id AND (s.id IS NULL OR s.lanes = 1) LEFT JOIN lane_state ls ON ls.id = l.id"
+)
+
+
 def id_hash(id: str) -> int:
     """The upper half of a known key: all messages with one id stand together."""
     return int.from_bytes(hashlib.blake2b(id.encode(), digest_size=4).digest(), "big", signed=True)
@@ -56,6 +65,22 @@ def known_key(box_id: int, sender: str, id: str) -> int:
 
 def _json(value: object) -> str:
     return orjson.dumps(value).decode()
+
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def reads_rows(method: _F) -> _F:
+    """For methods that make records of rows: rows that make none are damaged, and the store says so."""
+
+    @functools.wraps(method)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(*args, **kwargs)
+        except (LookupError, TypeError, ValueError, AttributeError, InvalidInput) as error:
+            raise StoreCorrupt(f"stored rows cannot be read ({type(error).__name__}: {error})") from error
+
+    return wrapped  # type: ignore[return-value]
 
 
 class Runs:
@@ -79,6 +104,7 @@ class Lookup:
         self.policies = policies
         self.load()
 
+    @reads_rows
     def load(self) -> None:
         """Forget everything in memory and begin again from what is committed."""
         self.desks: dict[str, Desk] = {}
@@ -91,6 +117,7 @@ class Lookup:
         self.held: dict[tuple[str, str], dict[int, Entry]] = {}
         self.ends: list[tuple[Instant, int]] = []
         self.ends_max = 0
+        self.boxes_max = 0
         self.timers: list[tuple[Instant, int]] = []
         self.dirty: dict[int, Entry] = {}
         self.dirty_lanes: dict[int, Lane] = {}
@@ -214,55 +241,48 @@ class Lookup:
             box.used = self.tick
         return box
 
+    @reads_rows
     def read_boxes(self, names: Sequence[tuple[str, str]]) -> None:
         """Bring these mailboxes, and the only lane of each that has just one, into memory."""
         wanted = [(self.desks[desk].id, name) for desk, name in names if desk in self.desks]
         rows = self.db.execute(
-            f"SELECT {_BOX} FROM jsonb_each(?) j JOIN mailbox m ON m.desk_id = j.value->>0 AND m.name = j.value->>1"
-            " LEFT JOIN mailbox_state s ON s.id = m.id",
+            f"SELECT {_BOX}, {_ONLY_LANE} FROM jsonb_each(?) j JOIN mailbox m ON m.desk_id = j.value->>0"
+            f" AND m.name = j.value->>1 {_JOIN_STATE}",
             (_json(wanted),),
         ).fetchall()
         self._boxes_from_rows(rows)
 
     def _boxes_from_rows(self, rows: Iterable[tuple[Any, ...]]) -> None:
-        single: list[int] = []
         damaged: list[Box] = []
-        for id, desk_id, name, lanes, paused, served, counts, crc in rows:
+        for id, desk_id, name, lanes, paused, served, counts, crc, *lane_row in rows:
             if id in self.boxes_by_id:
                 continue
             desk = self.desks_by_id.get(desk_id)
             if desk is None:
                 raise StoreCorrupt(f"mailbox {id} is of desk {desk_id}, which does not exist")
             box = Box(id, desk, name, new=False)
-            if lanes is None:
-                single.append(id)
-            elif crc != place_crc(id, desk_id, name, lanes, paused, served, counts):
-                damaged.append(box)
-            else:
-                box.lane_count, box.paused, box.served = lanes, paused, served
-                if lanes > 1:
-                    tally = _counts(counts)
-                    box.depth = tally.pop(READY, 0)
-                    box.counts = tally
-                else:
-                    single.append(id)
             box.used = self.tick
             self.boxes[(desk.name, name)] = box
             self.boxes_by_id[id] = box
-        for box in damaged:
-            self._mend_box(box)
-        if single:
-            for row in self.db.execute(
-                f"SELECT {_LANE} FROM jsonb_each(?) j JOIN lane l ON l.mailbox_id = j.value"
-                " JOIN lane_state s ON s.id = l.id",
-                (_json(single),),
-            ).fetchall():
-                lane = self._lane_from_row(row)
-                box = lane.box
+            if lanes is not None:
+                if crc != place_crc(id, desk_id, name, lanes, paused, served, counts):
+                    damaged.append(box)
+                    continue
+                box.lane_count, box.paused, box.served = lanes, paused, served
+            if lanes is not None and lanes > 1:
+                tally = _counts(counts)
+                box.depth = tally.pop(READY, 0)
+                box.counts = tally
+            elif lane_row[0] is not None:
+                # What its only lane says is newer than what its own row says.
+                lane = self._lane_from_row(tuple(lane_row))
                 box.lane_count = 1
                 box.depth = lane.depth
                 box.counts = dict(lane.counts)
+        for box in damaged:
+            self._mend_box(box)
 
+    @reads_rows
     def _lane_from_row(self, row: tuple[Any, ...]) -> Lane:
         id, box_id, name, last_seq, depth, paused, served, counts, crc = row
         lane = self.lanes.get(id)
@@ -314,6 +334,7 @@ class Lookup:
                 box.counts[state] = box.counts.get(state, 0) + count
         self.dirty_boxes[box.id] = box
 
+    @reads_rows
     def lane(self, box: Box, name: str) -> Lane | None:
         """A lane of a mailbox, if there is one."""
         lane = box.lanes.get(name)
@@ -326,6 +347,7 @@ class Lookup:
                 lane = self._lane_from_row(rows[0])
         return lane
 
+    @reads_rows
     def lanes_by_id(self, ids: Iterable[int]) -> None:
         """Bring lanes and their mailboxes into memory by number."""
         missing = [id for id in set(ids) if id not in self.lanes]
@@ -339,8 +361,7 @@ class Lookup:
         if boxes:
             self._boxes_from_rows(
                 self.db.execute(
-                    f"SELECT {_BOX} FROM jsonb_each(?) j JOIN mailbox m ON m.id = j.value"
-                    " LEFT JOIN mailbox_state s ON s.id = m.id",
+                    f"SELECT {_BOX}, {_ONLY_LANE} FROM jsonb_each(?) j JOIN mailbox m ON m.id = j.value {_JOIN_STATE}",
                     (_json(boxes),),
                 ).fetchall()
             )
@@ -383,14 +404,16 @@ class Lookup:
         if other is None or other.number < entry.number:
             self.refs[key] = entry
 
+    @reads_rows
     def read_rows(self, numbers: Sequence[int]) -> list[Entry]:
         """Messages or memories by number, as far as there are any; a row that is to be deleted is none."""
         missing = [number for number in numbers if number not in self.entries and number not in self.forgotten]
+        kept = [number for number in missing if number not in self.gone]
+        if kept:
+            self._read_table("message", _MESSAGE, kept, self._entry_from_row)
+            missing = [number for number in missing if number not in self.entries]
         if missing:
             self._read_table("memory", _MEMORY, missing, self._entry_from_memory)
-            missing = [number for number in missing if number not in self.entries and number not in self.gone]
-        if missing:
-            self._read_table("message", _MESSAGE, missing, self._entry_from_row)
         return [self.entries[number] for number in numbers if number in self.entries]
 
     def slack(self) -> int:
@@ -434,6 +457,7 @@ class Lookup:
         log.warning("%s", what)
         self.corrupt += 1
 
+    @reads_rows
     def probe(self, refs: Iterable[tuple[int, str, str]]) -> None:
         """Look these up in the index of known ids, so that ``find`` knows whether they are there."""
         keys = {ref: known_key(*ref) for ref in refs if ref not in self.refs and ref not in self.probed}
@@ -474,6 +498,7 @@ class Lookup:
             if state is READY or state is LEASED or state is RECEIVED:
                 yield entry
 
+    @reads_rows
     def _read_lane(self, lane: Lane) -> None:
         rows = self.db.execute(
             "SELECT seq, number FROM queue WHERE lane_id = ? AND seq > ? ORDER BY seq LIMIT ?",
@@ -495,8 +520,9 @@ class Lookup:
         if rows:
             lane.old_next = max(lane.old_next, rows[-1][0])
 
+    @reads_rows
     def read_heads(self, lanes: Sequence[Lane]) -> None:
-        """Bring the first stored message of each of these lanes into memory, all with two statements."""
+        """Bring the first stored message of each of these lanes into memory, all with a few statements."""
         wanted = [lane for lane in lanes if not lane.old and not lane.old_read]
         if len(wanted) < 2:
             return  # the walk reads a page by itself
@@ -508,14 +534,9 @@ class Lookup:
         self.read_rows([row[2] for row in rows])
         for lane_id, seq, number in rows:
             self._extend_lane(self.lanes[lane_id], [(seq, number)], 1)
+        self.read_bodies([lane.old[0] for lane in wanted if lane.old])
 
-    def body(self, entry: Entry) -> bytes | None:
-        """A message's body; None if its bytes are not those that were posted."""
-        if entry.body is not None:
-            return entry.body
-        self.read_bodies([entry])
-        return entry.body
-
+    @reads_rows
     def read_bodies(self, entries: Iterable[Entry]) -> None:
         """Bring the bodies of these messages into memory; one that is damaged stays None."""
         missing = [entry.number for entry in entries if entry.body is None]
@@ -534,14 +555,15 @@ class Lookup:
         self.bodied[entry.number] = entry
         self.bodies_bytes += len(body)
 
+    @reads_rows
     def rota(self, desk: Desk) -> Rota:
         """The mailboxes of a desk in their turn."""
         if desk.rota is None:
             desk.rota = Rota()
             self._boxes_from_rows(
                 self.db.execute(
-                    f"SELECT {_BOX} FROM mailbox m LEFT JOIN mailbox_state s ON s.id = m.id WHERE m.desk_id = ?"
-                    " AND EXISTS (SELECT 1 FROM lane_state l WHERE l.mailbox_id = m.id AND l.depth > 0)",
+                    f"SELECT {_BOX}, {_ONLY_LANE} FROM mailbox m {_JOIN_STATE} WHERE m.desk_id = ?"
+                    " AND EXISTS (SELECT 1 FROM lane_state w WHERE w.mailbox_id = m.id AND w.depth > 0)",
                     (desk.id,),
                 ).fetchall()
             )
@@ -563,6 +585,7 @@ class Lookup:
                     box.rota.wake(lane, 0)
         return box.rota
 
+    @reads_rows
     def read_lanes(self, box: Box) -> None:
         """Bring every lane of a mailbox that holds messages into memory."""
         if not box.new:

@@ -32,6 +32,9 @@ from .working import WorkingSet
 
 log = logging.getLogger("posthouse.store")
 
+CACHE_KIB = 32_768
+"""Pages that the writer keeps in memory."""
+
 
 class SqliteStore:
     """Messages in one SQLite file that this process holds."""
@@ -80,7 +83,7 @@ class SqliteStore:
         with contextlib.ExitStack() as undo, connection.translated(file):
             holder = connection.Holder(file)
             undo.callback(holder.release)
-            db = connection.connect(file, vfs=vfs, synchronous=synchronous, create=True)
+            db = connection.connect(file, vfs=vfs, synchronous=synchronous, create=True, cache_kib=CACHE_KIB)
             undo.callback(connection.discard, db)
             connection.migrate(db, file)
             _name_node(db, node)
