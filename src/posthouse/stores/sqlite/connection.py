@@ -162,11 +162,13 @@ _SYNC_FAILURES = {
 
 @contextlib.contextmanager
 def translated(path: str) -> Iterator[None]:
-    """Turn the driver's errors into ours."""
+    """Turn the driver's errors into ours, and so what comes of rows that are not as they were written."""
     try:
         yield
     except apsw.Error as error:
         raise translate(path, error) from error
+    except (LookupError, ValueError, TypeError, AttributeError) as error:
+        raise StoreCorrupt(f"{path} is damaged: rows cannot be read ({type(error).__name__}: {error})") from error
 
 
 def translate(path: str, error: apsw.Error) -> StoreError:

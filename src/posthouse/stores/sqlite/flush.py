@@ -112,6 +112,12 @@ def _flush_places(work: WorkingSet) -> None:
     if lanes:
         db.execute(_INSERT_LANE, (_json(sorted(map(_lane_row, lanes))),))
 
+    for desk in work.desks.values():
+        row = (desk.mailboxes, desk.depth, _tally(desk.counts, 0))
+        if row != desk.stored:
+            db.execute("UPDATE desk SET mailboxes = ?, depth = ?, counts = ? WHERE id = ?", (*row, desk.id))
+            desk.stored = row
+
 
 def _box_row(box: Box) -> tuple[Any, ...]:
     counts = _tally(box.counts, box.depth)
@@ -272,6 +278,20 @@ def _flush_lanes(work: WorkingSet, count: int) -> None:
                 bisect.insort(lane.old, entry, key=seq_of)
         lane.fresh = []
     work.db.execute(f"INSERT OR IGNORE INTO queue SELECT {_columns(3)} FROM jsonb_each(?)", (_json(rows),))
+
+
+def catch_up(work: WorkingSet) -> None:
+    """Write all that the indexes lack, so that the next opening has nothing to read again; the caller commits."""
+    runs = work.runs
+    runs.known = sorted(((key, number) for number, key in work.unknown.items()), reverse=True)
+    runs.lanes = sorted({entry.lane.id for entry in work.fresh.values()}, reverse=True)
+    runs.gone = sorted(work.gone, reverse=True)
+    while runs.known or runs.lanes or runs.gone:
+        _flush_indexes(work, LAG_ENTRIES)
+    runs.unqueue = sorted(work.unqueue, reverse=True)
+    while runs.unqueue:
+        _flush_indexes(work, LAG_ENTRIES)
+    work.db.execute("UPDATE head SET watermark = ?", (work.watermark,))
 
 
 def tidy(work: WorkingSet) -> None:

@@ -155,9 +155,13 @@ class Lookup:
             "SELECT last_number, watermark, last_at FROM head"
         ).fetchall()[0]
         self.next_number = last_number + 1
-        for id, name in db.execute("SELECT id, name FROM desk ORDER BY id").fetchall():
+        for id, name, mailboxes, depth, counts in db.execute(
+            "SELECT id, name, mailboxes, depth, counts FROM desk ORDER BY id"
+        ).fetchall():
             # A desk that is no longer configured keeps its messages; nothing is leased from it.
-            self._add_desk(id, name)
+            desk = self._add_desk(id, name)
+            desk.mailboxes, desk.depth, desk.counts = mailboxes, depth, _counts(counts)
+            desk.stored = (mailboxes, depth, counts)
         for name in self.policies:
             if name not in self.desks:
                 with db:
@@ -181,7 +185,6 @@ class Lookup:
         for number, lane_id, seq in db.execute("SELECT number, lane_id, seq FROM gone").fetchall():
             self.gone[number] = (lane_id, seq)
             self.unqueue[(lane_id, seq)] = number
-        self._count_desks()
         above = (self.watermark,)
         young = db.execute(
             "SELECT number FROM message WHERE number > ?1 UNION SELECT number FROM memory WHERE number > ?1 ORDER BY 1",
@@ -209,27 +212,11 @@ class Lookup:
         ).fetchall():
             heapq.heappush(self.timers, (due_at, lane_id))
 
-    def _count_desks(self) -> None:
-        for desk_id, mailboxes in self.db.execute("SELECT desk_id, count(*) FROM mailbox GROUP BY desk_id").fetchall():
-            self.desks_by_id[desk_id].mailboxes = mailboxes
-        rows = self.db.execute(
-            "SELECT m.desk_id, sum(s.depth) FROM lane_state s JOIN mailbox m ON m.id = s.mailbox_id"
-            " WHERE s.depth > 0 GROUP BY m.desk_id"
-        ).fetchall()
-        for desk_id, depth in rows:
-            self.desks_by_id[desk_id].depth = depth
-        rows = self.db.execute(
-            "SELECT b.desk_id, m.state, count(*) FROM message m JOIN lane l ON l.id = m.lane_id"
-            " JOIN mailbox b ON b.id = l.mailbox_id WHERE m.state > 0 AND m.number NOT IN (SELECT number FROM gone)"
-            " GROUP BY b.desk_id, m.state"
-        ).fetchall()
-        for desk_id, code, count in rows:
-            self.desks_by_id[desk_id].counts[STATES[code]] = count
-
-    def _add_desk(self, id: int, name: str) -> None:
+    def _add_desk(self, id: int, name: str) -> Desk:
         desk = Desk(id, name, self.policies.get(name) or Policy(name))
         self.desks[name] = desk
         self.desks_by_id[id] = desk
+        return desk
 
     def box(self, desk: str, name: str) -> Box | None:
         """A mailbox, if there is one."""

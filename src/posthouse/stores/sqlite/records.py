@@ -97,7 +97,7 @@ class Rota:
 class Desk:
     """A policy in force, and the mailboxes under it that may have something to lease."""
 
-    __slots__ = ("counts", "depth", "id", "mailboxes", "name", "oldest", "policy", "rota")
+    __slots__ = ("counts", "depth", "id", "mailboxes", "name", "oldest", "policy", "rota", "stored")
 
     def __init__(self, id: int, name: str, policy: Policy) -> None:
         self.id = id
@@ -105,6 +105,7 @@ class Desk:
         self.policy = policy
         self.rota: Rota | None = None  # read when the desk is first leased from
         self.mailboxes = 0
+        self.stored: tuple[int, int, str | None] = (0, 0, None)  # mailboxes, depth and counts in its row
         self.oldest = 0  # no message up to this number is in lane
         self.depth = 0
         self.counts: dict[State, int] = {}  # of what is not in lane

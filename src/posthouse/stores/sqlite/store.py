@@ -25,7 +25,7 @@ from ...mailbox.message import Instant, Ref, check_name
 from ...mailbox.outcome import Outcome
 from ...mailbox.policy import Policy
 from ...mailbox.store import Chunk, DeskView, LaneView, MailboxView, MessageView, Segment
-from . import connection, flush, reads
+from . import connection, flush, integrity, reads
 from .checkpoint import Checkpointer
 from .commands import Applier
 from .working import WorkingSet
@@ -343,10 +343,9 @@ class SqliteStore:
             }
 
     def integrity(self) -> list[str]:
-        """What SQLite's own check finds wrong with the file; empty if nothing is."""
-        with self._lock, connection.translated(self.path):
-            rows = self._db.execute("PRAGMA integrity_check(20)").fetchall()
-        return [str(row[0]) for row in rows if row[0] != "ok"]
+        """What is wrong with the file: SQLite's own check, and tables that disagree; empty if nothing is."""
+        with self._reading() as work:
+            return integrity.findings(work)
 
     def close(self) -> None:
         """Let go of the store; what was applied stays."""
@@ -357,10 +356,13 @@ class SqliteStore:
             self._checkpointer.close()
             try:
                 if self._failure is None and self._checkpointer.failure is None:
+                    if self._loaded and self._work.next_number - 1 > self._work.watermark:
+                        with self._db:
+                            flush.catch_up(self._work)
                     self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
             except apsw.Error as error:
-                # The log holds everything that was acknowledged; the next opening replays it.
-                log.warning("the log could not be moved into %s: %s", self.path, error)
+                # The file and its log hold everything that was acknowledged; the next opening recovers it.
+                log.warning("%s was not tidied up when it was closed: %s", self.path, error)
             connection.discard(self._db)
             self._holder.release()
 
