@@ -24,8 +24,8 @@ GENESIS = bytes(32)
 
 def encode(events: Sequence[tuple[Any, ...]]) -> bytes:
     """One commit's events as a blob. Level 1: three times smaller at a microsecond an event."""
-    # Plain tuples: orjson refuses named ones.
-    return zlib.compress(orjson.dumps([tuple(event) for event in events]), 1)
+    # It takes plain tuples as they are; named ones it asks about.
+    return zlib.compress(orjson.dumps(events, default=tuple), 1)
 
 
 def decode(data: bytes) -> list[Event]:

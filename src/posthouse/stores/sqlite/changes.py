@@ -25,13 +25,15 @@ class Changes:
     def _tick(self, at: Instant) -> None:
         """Take note of the time; where it went back, quiet periods are over (see ``rules.is_quiet``)."""
         work = self.work
-        if at < work.last_at:
+        if at >= work.last_at:
+            work.last_at = at
+        else:
             for box in work.boxes_by_id.values():
                 if box.desk.policy.quiet_s and box.rota is not None:
                     for lane in box.lanes.values():
                         if lane.depth:
                             work.wake(lane, 0)
-        work.last_at = at
+            work.last_at = at
 
     def _write(
         self,
@@ -78,7 +80,10 @@ class Changes:
         """
         work = self.work
         lane = entry.lane
-        work.touch(entry)
+        if work.undo is None:
+            work.dirty[entry.number] = entry
+        else:
+            work.touch(entry)
         state = fate.state
         in_flight = entry.state is LEASED or entry.state is RECEIVED
         attempt = entry.attempts + 1 if in_flight else entry.attempts

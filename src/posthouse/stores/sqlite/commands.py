@@ -115,53 +115,49 @@ class Applier(Leasing, Settling, Sweeping, Operating):
 
     def _post(self, command: Post) -> Outcome:
         message, quiet, exempt, reason, at = command
+        desk_name, mailbox, id, body, sender, lane_name, kind, batch_key, headers, cause, due_at, own_expires_at = (
+            message
+        )
         work = self.work
         self._tick(at)
-        desk = work.desks.get(message.desk)
-        if desk is None or message.desk not in work.policies:
+        desk = work.desks.get(desk_name)
+        if desk is None or not desk.in_force:
             return UNKNOWN_DESK
         policy = desk.policy
-        box = work.box(message.desk, message.mailbox)
-        size_bytes = len(message.body)
-        if box is not None:
-            known = work.find(box, message.sender, message.id)
-            if known is not None and has_ended(known, desk, at):
-                work.forget(known)
-                known = None
-            if known is not None:
-                self._turn_away(command, size_bytes, ev.DUPLICATE, None)
-                return Duplicate(
-                    known.state, known.seq, known.attempts, known.reason, known.error,
-                    known.since if known.state in FINISHED else None,
-                )  # fmt: skip
+        # The mailbox and the id were looked up with those of the whole batch.
+        box = work.boxes.get((desk_name, mailbox))
+        size_bytes = len(body)
+        known = None if box is None else work.refs.get((box.id, sender, id))
+        if known is not None and has_ended(known, desk, at):
+            work.forget(known)
+            known = None
+        if known is not None:
+            self._turn_away(command, size_bytes, ev.DUPLICATE, None)
+            return Duplicate(
+                known.state, known.seq, known.attempts, known.reason, known.error,
+                known.since if known.state in FINISHED else None,
+            )  # fmt: skip
         refusal = rules.admit(policy, message, 0 if box is None else box.depth, exempt, at)
         if refusal is not None:
             self._turn_away(command, size_bytes, ev.REFUSED, str(refusal))
             return Refused(refusal)
         if box is None:
-            box = work.make_box(desk, message.mailbox)
-        lane = work.lane(box, message.lane)
+            box = work.make_box(desk, mailbox)
+        lane = work.lane(box, lane_name)
         if lane is None:
-            lane = work.make_lane(box, message.lane)
+            lane = work.make_lane(box, lane_name)
         work.touch_lane(lane)
         seq = lane.last_seq = lane.last_seq + 1
-        entry = Entry(work.next_number, lane, seq, message.id, message.sender, message.kind, at)
-        entry.batch_key = message.batch_key
-        entry.headers = message.headers
-        entry.cause = message.cause
-        entry.own_due_at = due_at = message.due_at
-        entry.own_expires_at = message.expires_at
-        entry.quiet = quiet
-        entry.post_commit = work.commit
-        entry.size_bytes = size_bytes
-        entry.crc = zlib.crc32(message.body)
-        entry.due_at = due_at or 0
-        entry.expires_at = expires_at = rules.expiry(policy, message, at)
-        work.add(entry, message.body)
+        expires_at = rules.expiry(policy, message, at)
+        entry = Entry(
+            work.next_number, lane, seq, id, sender, kind, at, batch_key, headers, cause, due_at, own_limit, quiet,
+            work.commit, body, size_bytes, zlib.crc32(body), expires_at,
+        )  # fmt: skip
+        work.add(entry)
         work.events.append(
             (
-                at, ev.POSTED, message.desk, message.mailbox, message.lane, seq, message.id, message.kind,
-                message.sender, 0, None, size_bytes, reason, None, due_at or at, expires_at, message.cause, None,
+                at, ev.POSTED, desk_name, mailbox, lane_name, seq, id, kind, sender, 0, None, size_bytes, reason, None,
+                due_at or at, expires_at, cause, None,
             )
         )  # fmt: skip
         if due_at:

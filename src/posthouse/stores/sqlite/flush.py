@@ -126,7 +126,7 @@ def _box_row(box: Box) -> tuple[Any, ...]:
 
 
 def _lane_row(lane: Lane) -> tuple[Any, ...]:
-    counts = _tally(lane.counts, 0)
+    counts = _tally(lane.counts, 0) if lane.counts else None
     box = lane.box
     crc = place_crc(
         lane.id, box.desk.id, box.name, lane.name, lane.last_seq, lane.depth, lane.paused, lane.served, counts

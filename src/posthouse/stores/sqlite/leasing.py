@@ -13,7 +13,7 @@ from ...mailbox.command import Lease, Renew
 from ...mailbox.message import Instant, State
 from ...mailbox.outcome import Delivery, Leased, LeaseLost, Outcome, Renewed
 from .changes import UNKNOWN_DESK, Changes
-from .records import LEASED, READY, Box, Desk, Entry, Lane
+from .records import READY, Box, Desk, Entry, Lane
 from .turns import leasable_at, quiet_at
 
 log = logging.getLogger("posthouse.store")
@@ -26,14 +26,14 @@ class Leasing(Changes):
         work = self.work
         self._tick(command.at)
         desk = work.desks.get(command.desk)
-        if desk is None or command.desk not in work.policies:
+        if desk is None or not desk.in_force:
             return UNKNOWN_DESK
         if command.limit < 1:
             taken: list[Entry] = []
         elif command.mailbox is None:
             taken = self._lease_by_desk(command, desk)
         else:
-            box = work.box(command.desk, command.mailbox)
+            box = work.boxes.get((command.desk, command.mailbox))  # looked up with those of the whole batch
             taken = [] if box is None or box.paused is not None else self._lease_by_mailbox(command, box)
         return Leased(command.token, self._deliveries(command, taken))
 
@@ -175,7 +175,7 @@ class Leasing(Changes):
     def _hold(self, command: Lease, entry: Entry, detail: str | None) -> None:
         work = self.work
         work.touch(entry)
-        work.move(entry, LEASED)
+        work.fly(entry)
         if entry.due_at:
             entry.due_at = 0
             entry.row_changed = True
@@ -188,7 +188,7 @@ class Leasing(Changes):
         self._write(entry, command.at, ev.LEASED, entry.attempts + 1, command.holder, detail=detail)
 
     def _deliveries(self, command: Lease, taken: list[Entry]) -> tuple[Delivery, ...]:
-        if command.bodies and taken:
+        if command.bodies and any(entry.body is None for entry in taken):
             self.work.read_bodies(taken)
         deliveries = []
         for entry in taken:

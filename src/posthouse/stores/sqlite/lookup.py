@@ -158,7 +158,6 @@ class Lookup:
         for id, name, mailboxes, depth, counts in db.execute(
             "SELECT id, name, mailboxes, depth, counts FROM desk ORDER BY id"
         ).fetchall():
-            # A desk that is no longer configured keeps its messages; nothing is leased from it.
             desk = self._add_desk(id, name)
             desk.mailboxes, desk.depth, desk.counts = mailboxes, depth, _counts(counts)
             desk.stored = (mailboxes, depth, counts)
@@ -213,7 +212,7 @@ class Lookup:
             heapq.heappush(self.timers, (due_at, lane_id))
 
     def _add_desk(self, id: int, name: str) -> Desk:
-        desk = Desk(id, name, self.policies.get(name) or Policy(name))
+        desk = Desk(id, name, self.policies.get(name))
         self.desks[name] = desk
         self.desks_by_id[id] = desk
         return desk
@@ -321,18 +320,20 @@ class Lookup:
                 box.counts[state] = box.counts.get(state, 0) + count
         self.dirty_boxes[box.id] = box
 
-    @reads_rows
     def lane(self, box: Box, name: str) -> Lane | None:
         """A lane of a mailbox, if there is one."""
         lane = box.lanes.get(name)
         if lane is None and not box.new and box.lane_count > len(box.lanes):
-            rows = self.db.execute(
-                f"SELECT {_LANE} FROM lane l JOIN lane_state s ON s.id = l.id WHERE l.mailbox_id = ? AND l.name = ?",
-                (box.id, name),
-            ).fetchall()
-            if rows:
-                lane = self._lane_from_row(rows[0])
+            lane = self._read_one_lane(box, name)
         return lane
+
+    @reads_rows
+    def _read_one_lane(self, box: Box, name: str) -> Lane | None:
+        rows = self.db.execute(
+            f"SELECT {_LANE} FROM lane l JOIN lane_state s ON s.id = l.id WHERE l.mailbox_id = ? AND l.name = ?",
+            (box.id, name),
+        ).fetchall()
+        return self._lane_from_row(rows[0]) if rows else None
 
     @reads_rows
     def lanes_by_id(self, ids: Iterable[int]) -> None:

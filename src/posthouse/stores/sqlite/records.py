@@ -97,12 +97,14 @@ class Rota:
 class Desk:
     """A policy in force, and the mailboxes under it that may have something to lease."""
 
-    __slots__ = ("counts", "depth", "id", "mailboxes", "name", "oldest", "policy", "rota", "stored")
+    __slots__ = ("counts", "depth", "id", "in_force", "mailboxes", "name", "oldest", "policy", "rota", "stored")
 
-    def __init__(self, id: int, name: str, policy: Policy) -> None:
+    def __init__(self, id: int, name: str, policy: Policy | None) -> None:
         self.id = id
         self.name = name
-        self.policy = policy
+        # A desk that is no longer configured keeps its messages; commands for it are refused.
+        self.in_force = policy is not None
+        self.policy = policy or Policy(name)
         self.rota: Rota | None = None  # read when the desk is first leased from
         self.mailboxes = 0
         self.stored: tuple[int, int, str | None] = (0, 0, None)  # mailboxes, depth and counts in its row
@@ -177,7 +179,27 @@ class Entry:
         "stored", "token", "unindexed", "unknown", "unreceived",
     )  # fmt: skip
 
-    def __init__(self, number: int, lane: Lane, seq: int, id: str, sender: str, kind: str, posted_at: Instant) -> None:
+    def __init__(
+        self,
+        number: int,
+        lane: Lane,
+        seq: int,
+        id: str,
+        sender: str,
+        kind: str,
+        posted_at: Instant,
+        batch_key: str = "",
+        headers: Mapping[str, str] = NO_HEADERS,
+        cause: str | None = None,
+        own_due_at: Instant | None = None,
+        own_expires_at: Instant | None = None,
+        quiet: bool = True,
+        post_commit: int = 0,
+        body: bytes | None = None,
+        size_bytes: int = 0,
+        crc: int = 0,
+        expires_at: Instant | None = None,
+    ) -> None:
         self.number = number
         self.lane = lane
         self.seq = seq
@@ -185,22 +207,22 @@ class Entry:
         self.sender = sender
         self.kind = kind
         self.posted_at = posted_at
-        self.batch_key = ""
-        self.headers: Mapping[str, str] = NO_HEADERS
-        self.cause: str | None = None
-        self.own_due_at: Instant | None = None
-        self.own_expires_at: Instant | None = None
-        self.quiet = True
-        self.post_commit = 0
-        self.size_bytes = 0
-        self.crc = 0
-        self.body: bytes | None = None
+        self.batch_key = batch_key
+        self.headers = headers
+        self.cause = cause
+        self.own_due_at = own_due_at
+        self.own_expires_at = own_expires_at
+        self.quiet = quiet
+        self.post_commit = post_commit
+        self.size_bytes = size_bytes
+        self.crc = crc
+        self.body = body
+        self.due_at = own_due_at or 0
+        self.expires_at = expires_at
         self.state = READY
         self.attempts = 0
         self.unreceived = 0
         self.life = 1
-        self.due_at = 0
-        self.expires_at: Instant | None = None
         self.token: str | None = None
         self.holder: str | None = None
         self.ends_at: Instant | None = None

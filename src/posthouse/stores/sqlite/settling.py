@@ -20,7 +20,9 @@ class Settling(Changes):
         self._tick(at)
         if ref.desk not in work.policies:
             return UNKNOWN_DESK
-        entry = self._look(ref)
+        # Looked up with those of the whole batch.
+        box = work.boxes.get((ref.desk, ref.mailbox))
+        entry = None if box is None else work.refs.get((box.id, ref.sender, ref.id))
         if entry is None:
             return NotFound()
         policy = entry.lane.box.desk.policy

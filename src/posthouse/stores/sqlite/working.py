@@ -110,39 +110,51 @@ class WorkingSet(Lookup):
         self.dirty_lanes[lane.id] = lane
         return lane
 
-    def add(self, entry: Entry, body: bytes) -> None:
-        """Take in a message that was just posted."""
+    def add(self, entry: Entry) -> None:
+        """Take in a message that was just posted, the last of its lane."""
         number = entry.number
         lane = entry.lane
-        ref = (lane.box.id, entry.sender, entry.id)
-        before = self.refs.get(ref)
+        box = lane.box
+        ref = (box.id, entry.sender, entry.id)
         if self.undo is not None:
-
-            def back() -> None:
-                self.dirty.pop(number, None)
-                self.entries.pop(number, None)
-                self.unknown.pop(number, None)
-                if before is None:
-                    self.refs.pop(ref, None)
-                else:
-                    self.refs[ref] = before
-                self.fresh.pop(number, None)
-                lane.fresh.remove(entry)
-                if self.bodied.pop(number, None) is not None:
-                    self.bodies_bytes -= len(body)
-                self.next_number = number
-
-            self.undo.append(back)
+            self._undo_add(entry, ref)
         self.next_number = number + 1
-        self.entries[number] = entry
-        self.refs[ref] = entry
-        self.dirty[number] = entry
-        self._keep_body(entry, body)
-        self._mark_unknown(entry)
-        self._mark_unindexed(entry)
+        self.entries[number] = self.refs[ref] = self.dirty[number] = self.bodied[number] = self.fresh[number] = entry
+        self.bodies_bytes += entry.size_bytes
+        self.unknown[number] = self.probed.get(ref) or known_key(*ref)
+        entry.unknown = entry.unindexed = True
+        lane.fresh.append(entry)
         lane.depth += 1
-        lane.box.depth += 1
-        lane.box.desk.depth += 1
+        box.depth += 1
+        box.desk.depth += 1
+
+    def _undo_add(self, entry: Entry, ref: tuple[int, str, str]) -> None:
+        number = entry.number
+        before = self.refs.get(ref)
+        assert self.undo is not None
+
+        def back() -> None:
+            for numbered in (self.dirty, self.entries, self.fresh, self.unknown):
+                numbered.pop(number, None)
+            if before is None:
+                self.refs.pop(ref, None)
+            else:
+                self.refs[ref] = before
+            entry.lane.fresh.remove(entry)
+            if self.bodied.pop(number, None) is not None:
+                self.bodies_bytes -= entry.size_bytes
+            self.next_number = number
+
+        self.undo.append(back)
+
+    def fly(self, entry: Entry) -> None:
+        """A ready message is leased (the caller has touched it)."""
+        lane = entry.lane
+        if self.undo is not None:
+            in_flight = lane.in_flight
+            self.undo.append(lambda: setattr(lane, "in_flight", in_flight))
+        entry.state = LEASED
+        lane.in_flight += 1
 
     def move(self, entry: Entry, state: State, *, keep: bool = True) -> None:
         """Change a message's state (the caller has touched it), with all counts; leases are the caller's.
