@@ -115,9 +115,7 @@ class Applier(Leasing, Settling, Sweeping, Operating):
 
     def _post(self, command: Post) -> Outcome:
         message, quiet, exempt, reason, at = command
-        desk_name, mailbox, id, body, sender, lane_name, kind, batch_key, headers, cause, due_at, own_expires_at = (
-            message
-        )
+        desk_name, mailbox, id, body, sender, lane_name, kind, batch_key, headers, cause, due_at, own_limit = message
         work = self.work
         self._tick(at)
         desk = work.desks.get(desk_name)
