@@ -7,8 +7,9 @@ import random
 import sys
 import time
 import uuid
+from bisect import bisect
 from collections.abc import Awaitable, Callable, Coroutine
-from itertools import count
+from itertools import accumulate, count
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -17,6 +18,7 @@ from _load import Figures, Stopwatch, Timing, bodies, figures
 
 from posthouse.engine.engine import Engine
 from posthouse.engine.library import MAIL
+from posthouse.engine.tuning import tune_interpreter
 from posthouse.mailbox.command import Lease, Post, Settle, Verdict
 from posthouse.mailbox.message import Message, State
 from posthouse.mailbox.outcome import Leased, Posted, Settled
@@ -46,25 +48,30 @@ class OwnPlaces:
     lease = post
 
 
-class RandomPlaces:
-    """Every step at a random mailbox of many; each caller has its share of them."""
+class ManyPlaces:
+    """Every step at a mailbox of many, chosen by weight; each caller has its share of them."""
 
-    def __init__(self, mailboxes: int, callers: int, depth: int) -> None:
+    def __init__(self, mailboxes: int, callers: int, depth: int, *, skewed: bool) -> None:
         self._random = random.Random(1)
         self._callers = callers
         self._depths = [[depth] * len(range(caller, mailboxes, callers)) for caller in range(callers)]
+        # Zipf: the n-th mailbox of a caller is used 1/n as often as its first. Otherwise all alike.
+        self._weights = [list(accumulate(1 / n if skewed else 1.0 for n in range(1, len(d) + 1))) for d in self._depths]
+
+    def _choose(self, caller: int) -> int:
+        weights = self._weights[caller]
+        return bisect(weights, self._random.random() * weights[-1], 0, len(weights) - 1)
 
     def post(self, caller: int) -> str:
-        depths = self._depths[caller]
-        place = int(self._random.random() * len(depths))
-        depths[place] += 1
+        place = self._choose(caller)
+        self._depths[caller][place] += 1
         return mailbox_name(place * self._callers + caller)
 
     def lease(self, caller: int) -> str:
         depths = self._depths[caller]
-        place = int(self._random.random() * len(depths))
+        place = self._choose(caller)
         while not depths[place]:
-            place = int(self._random.random() * len(depths))
+            place = self._choose(caller)
         depths[place] -= 1
         return mailbox_name(place * self._callers + caller)
 
@@ -164,6 +171,7 @@ class Posthouse:
     usage = "one engine, callers are coroutines on uvloop; a mailbox for each caller; journal written"
 
     def __init__(self, folder: Path) -> None:
+        tune_interpreter()  # as the server does
         self.path = folder / "mail.db"
         self._runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
         self.engine = Engine(SqliteStore.open(self.path, {DESK: MAIL}))

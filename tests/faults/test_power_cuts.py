@@ -20,7 +20,7 @@ def test_hundreds_of_power_cuts_lose_nothing_that_was_acknowledged(quick_folder:
     report = cut(quick_folder, range(25), 8)
     assert not report.faults, "\n".join([*report.faults[:20], f"the files are in {quick_folder}"])
     assert report.cuts >= 400
-    assert report.posts > 2_000
+    assert report.posts > 1_000
     assert report.checkpointed > 40, "the cuts must reach into checkpoints"
 
 

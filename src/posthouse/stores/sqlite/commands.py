@@ -37,7 +37,7 @@ from ...mailbox.outcome import FAILURES, Done, Duplicate, Outcome, Posted, Refus
 from .changes import UNKNOWN_DESK, has_ended
 from .leasing import Leasing
 from .operating import Operating
-from .records import Entry, Lane
+from .records import Box, Entry
 from .settling import Settling
 from .sweeping import Sweeping
 from .working import WorkingSet
@@ -77,41 +77,55 @@ class Applier(Leasing, Settling, Sweeping, Operating):
     def _prefetch(self, commands: Sequence[Command]) -> None:
         """Read with a few statements what the batch will look for one by one."""
         work = self.work
-        names: dict[tuple[str, str], None] = {}
-        refs: list[tuple[str, str, str, str]] = []
-        leases: list[tuple[str, str]] = []
+        boxes, refs = work.boxes, work.refs
+        tick = work.tick
+        later: list[Any] = []  # for mailboxes that are not in memory
+        wanted: list[tuple[int, str, str]] = []
+        leased: list[Box] = []
         for command in _singles(commands):
             kind = type(command)
             if kind is Post:
                 message = command.message
-                names[(message.desk, message.mailbox)] = None
-                refs.append((message.desk, message.mailbox, message.sender, message.id))
+                box = boxes.get((message.desk, message.mailbox))
+                ref = message
             elif kind is Settle or kind is Cancel or kind is Park:
-                desk, mailbox, sender, id = command.ref
-                names[(desk, mailbox)] = None
-                refs.append((desk, mailbox, sender, id))
-            elif kind is Lease and command.mailbox is not None:
-                names[(command.desk, command.mailbox)] = None
-                leases.append((command.desk, command.mailbox))
-        boxes = work.boxes
-        missing = [name for name in names if name not in boxes]
-        if missing:
-            work.read_boxes(missing)
-        wanted = []
-        for desk, mailbox, sender, id in refs:
-            box = boxes.get((desk, mailbox))
-            if box is not None and not box.new:
-                box.used = work.tick
-                wanted.append((box.id, sender, id))
+                ref = command.ref
+                box = boxes.get((ref.desk, ref.mailbox))
+            elif kind is Lease:
+                if command.mailbox is None:
+                    continue
+                box = boxes.get((command.desk, command.mailbox))
+                if box is None:
+                    later.append(command)
+                else:
+                    box.used = tick
+                    leased.append(box)
+                continue
+            else:
+                continue
+            if box is None:
+                later.append(command)
+                continue
+            box.used = tick
+            key = (box.id, ref.sender, ref.id)
+            if key not in refs:
+                wanted.append(key)
+        if later:
+            names = dict.fromkeys(map(_place_of, later))
+            work.read_boxes(list(names))
+            for command in later:
+                box = boxes.get(_place_of(command))
+                if box is None:
+                    continue
+                if type(command) is Lease:
+                    leased.append(box)
+                else:
+                    ref = command.message if type(command) is Post else command.ref
+                    wanted.append((box.id, ref.sender, ref.id))
         if wanted:
             work.probe(wanted)
-        if len(leases) > 1:
-            lanes: list[Lane] = []
-            for name in leases:
-                box = boxes.get(name)
-                if box is not None and box.lane_count == 1:
-                    lanes.extend(box.lanes.values())
-            work.read_heads(lanes)
+        if len(leased) > 1:
+            work.read_heads([lane for box in leased if box.lane_count == 1 for lane in box.lanes.values()])
 
     def _post(self, command: Post) -> Outcome:
         message, quiet, exempt, reason, at = command
@@ -194,6 +208,13 @@ class Applier(Leasing, Settling, Sweeping, Operating):
             outer += work.undo
         work.undo = outer
         return Done(tuple(outcomes))
+
+
+def _place_of(command: Any) -> tuple[str, str]:
+    """Desk and mailbox of a command that names one message, or that leases by mailbox."""
+    kind = type(command)
+    named = command.message if kind is Post else command if kind is Lease else command.ref
+    return named.desk, named.mailbox
 
 
 def _singles(commands: Sequence[Command]) -> Iterable[Any]:

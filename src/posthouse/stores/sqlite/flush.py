@@ -18,7 +18,7 @@ import orjson
 from ...journal import chunk as chunks
 from ...mailbox import rules
 from ...mailbox.message import State
-from .lookup import place_crc, seq_of
+from .lookup import PAGE_ENTRIES, place_crc, seq_of
 from .records import CODES, LEASED, READY, RECEIVED, Box, Entry, Lane
 from .working import WorkingSet
 
@@ -272,12 +272,26 @@ def _flush_lanes(work: WorkingSet, count: int) -> None:
             if not _in_lane(entry):
                 continue
             rows.append((lane.id, entry.seq, entry.number))
-            # Where the queue index was read this far, the entry must be in what was read.
-            if (lane.old_read or entry.seq <= lane.old_next) and not entry.in_old:
-                entry.in_old = True
-                bisect.insort(lane.old, entry, key=seq_of)
+            _place(lane, entry)
         lane.fresh = []
     work.db.execute(f"INSERT OR IGNORE INTO queue SELECT {_columns(3)} FROM jsonb_each(?)", (_json(rows),))
+
+
+def _place(lane: Lane, entry: Entry) -> None:
+    """Put an entry of the queue index where it belongs in what was read of it, if that goes so far."""
+    old = lane.old
+    if entry.in_old or not (lane.old_read or entry.seq <= lane.old_next):
+        return
+    if old and entry.seq < old[-1].seq:
+        bisect.insort(old, entry, key=seq_of)
+    elif len(old) < PAGE_ENTRIES or not lane.old_read:
+        old.append(entry)
+    else:
+        # The rest of a long lane is read again when its turn comes.
+        lane.old_read = False
+        lane.old_next = old[-1].seq
+        return
+    entry.in_old = True
 
 
 def catch_up(work: WorkingSet) -> None:
