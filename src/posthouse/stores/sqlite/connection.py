@@ -192,6 +192,13 @@ def translate(path: str, error: apsw.Error) -> StoreError:
     return StoreUnavailable(f"{path}: {error}")
 
 
+def identity(db: Any) -> tuple[str, int]:
+    """A store's node and the last offset of its journal."""
+    meta = dict(db.execute("SELECT name, value FROM meta").fetchall())
+    (last,) = db.execute("SELECT max(last) FROM chunk").fetchall()[0]
+    return str(meta["node"]), max(last or 0, int(meta["trimmed_offset"]))
+
+
 def discard(db: Any) -> None:
     """Close a connection whose disk failed: nothing is synced, written or retried on the way."""
     try:

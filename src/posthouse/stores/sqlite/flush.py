@@ -29,6 +29,8 @@ SLICE_ENTRIES = 64
 """How many index entries are written with one commit at least."""
 COLD_NUMBERS = 8_192
 """Rows older than this many posts are deleted in bulk, younger ones at once: their pages are at hand."""
+TRIM_CHUNKS = 16
+"""Exported chunks that are deleted with one commit."""
 BOXES_MAX = 40_000
 """Mailboxes kept in memory."""
 ENDS_MAX = 8_192
@@ -72,12 +74,24 @@ def flush(work: WorkingSet) -> None:
         sealed = chunks.seal(work.chain, work.next_offset, work.events)
         work.db.execute("INSERT INTO chunk VALUES (?, ?, ?, ?, ?)", sealed)
         work.next_offset, work.chain = sealed.last + 1, sealed.hash
+    if work.trimming:
+        _trim_chunks(work)
     if work.recorded_restore:
         work.db.execute("DELETE FROM meta WHERE name = 'restored_from'")
     work.db.execute(
         "UPDATE head SET last_number = ?, watermark = ?, last_at = ?",
         (work.next_number - 1, work.watermark, work.last_at),
     )
+
+
+def _trim_chunks(work: WorkingSet) -> None:
+    """Delete some of the chunks that were exported, and give some of their pages back."""
+    work.db.execute(
+        "DELETE FROM chunk WHERE first IN (SELECT first FROM chunk WHERE last <= ? ORDER BY first LIMIT ?)",
+        (work.trimmed, TRIM_CHUNKS),
+    )
+    work.trimming = work.db.changes() == TRIM_CHUNKS
+    work.db.execute(f"PRAGMA incremental_vacuum({TRIM_CHUNKS})").fetchall()
 
 
 def is_idle(work: WorkingSet) -> bool:

@@ -173,6 +173,9 @@ class Lookup:
 
         self.next_box = top("mailbox") + 1
         self.next_lane = top("lane") + 1
+        self.trimmed = int(meta["trimmed_offset"])
+        (left,) = db.execute("SELECT EXISTS (SELECT 1 FROM chunk WHERE last <= ?)", (self.trimmed,)).fetchall()[0]
+        self.trimming = bool(left)
         last = db.execute("SELECT last, hash FROM chunk ORDER BY first DESC LIMIT 1").fetchall()
         self.next_offset: int
         self.chain: bytes
@@ -495,12 +498,14 @@ class Lookup:
         self._extend_lane(lane, rows, PAGE_ENTRIES)
 
     def _extend_lane(self, lane: Lane, rows: Sequence[tuple[int, int]], asked: int) -> None:
-        wanted = [number for _, number in rows]
-        self.read_rows(wanted)
-        for number in wanted:
+        self.read_rows([number for _, number in rows])
+        for seq, number in rows:
             entry = self.entries.get(number)
-            # An entry may be in the fresh list too (read again after a restart), or be finished.
-            if entry is not None and not entry.memory and not entry.unindexed and not entry.in_old:
+            if entry is None or entry.memory:
+                # Left over by a crash between a message's end and the bulk delete of its place.
+                self.unqueue[(lane.id, seq)] = number
+            elif not entry.unindexed and not entry.in_old:
+                # One that is unindexed is in the fresh list already.
                 entry.in_old = True
                 lane.old.append(entry)
         if len(rows) < asked:

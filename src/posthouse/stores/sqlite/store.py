@@ -41,11 +41,19 @@ class SqliteStore:
 
     durable = True
 
-    def __init__(self, path: str, policies: Mapping[str, Policy], holder: connection.Holder, db: apsw.Connection,
-                 checkpointer: Checkpointer) -> None:  # fmt: skip
+    def __init__(
+        self,
+        path: str,
+        policies: Mapping[str, Policy],
+        holder: connection.Holder,
+        db: apsw.Connection,
+        checkpointer: Checkpointer,
+        vfs: str | None,
+    ) -> None:
         self.path = path
         self.policies: Mapping[str, Policy] = dict(policies)
         self._holder = holder
+        self._vfs = vfs
         self._db: Any = db  # rows hold what the schema says
         self._checkpointer = checkpointer
         # Readers wait for the end of an apply(), so that they see only what is committed.
@@ -90,7 +98,7 @@ class SqliteStore:
             checkpointer = Checkpointer(file, vfs=vfs, synchronous=synchronous)
             undo.callback(checkpointer.close)
             db.set_wal_hook(checkpointer.on_commit)
-            store = cls(file, policies, holder, db, checkpointer)
+            store = cls(file, policies, holder, db, checkpointer, vfs)
             undo.pop_all()
             return store
 
@@ -246,6 +254,7 @@ class SqliteStore:
         """Journal chunks whose last offset is above ``after``, in order, a page at a time."""
         while True:
             with self._lock, connection.translated(self.path):
+                after = max(after, self._work.trimmed)
                 rows = self._db.execute(
                     "SELECT first, last, prev, hash, data FROM chunk WHERE last > ? AND first >="
                     " coalesce((SELECT max(first) FROM chunk WHERE first <= ?), 0) ORDER BY first LIMIT 64",
@@ -286,7 +295,7 @@ class SqliteStore:
             return segment
 
     def finish_segment(self, segment: Segment) -> None:
-        """Record that the planned segment is on disk with its chain, and trim its chunks."""
+        """Record that the planned segment is on disk with its chain; commits to come delete its chunks, a few each."""
         with self._lock, connection.translated(self.path):
             segments = self.segments()
             if segment in segments and segment.chain:
@@ -298,33 +307,34 @@ class SqliteStore:
                 self._db.execute("UPDATE segment SET chain = ? WHERE first = ?", (segment.chain, segment.first))
                 for name, value in (("trimmed_offset", segment.last), ("trimmed_hash", last_hash)):
                     self._db.execute("UPDATE meta SET value = ? WHERE name = ?", (value, name))
-        self._trim(segment.last)
-
-    def _trim(self, last: int) -> None:
-        """Delete exported chunks, a few at a time, so that commits pass in between."""
-        while True:
-            with self._lock, connection.translated(self.path):
-                with self._db:
-                    self._db.execute(
-                        "DELETE FROM chunk WHERE first IN (SELECT first FROM chunk WHERE last <= ? LIMIT 200)", (last,)
-                    )
-                    done = self._db.changes() < 200
-                self._db.execute("PRAGMA incremental_vacuum(64)").fetchall()
-            if done:
-                return
+            self._work.trimmed, self._work.trimming = segment.last, True
 
     # ------------------------------------------------------------------ upkeep
 
+    def _look(self) -> Any:
+        """A connection that sees the store as it is now and holds nobody up."""
+        return connection.connect(self.path, vfs=self._vfs, synchronous="FULL", create=False, readonly=True)
+
     def snapshot(self, path: str | os.PathLike[str]) -> tuple[str, int]:
-        """Copy the store as it is now to a new file; return its node and last offset. Commits wait meanwhile."""
+        """Copy the store as it is now to a new file, while commits go on; return its node and last offset."""
         target = connection.check_path(path)
         if os.path.exists(target):
             raise InvalidInput(f"{target} exists already")
-        with self._lock, connection.translated(self.path):
-            self._db.execute("VACUUM INTO ?", (target,))
-            node, offset = self.node, self._work.next_offset - 1
-        os.chmod(target, 0o600)
-        return node, offset
+        partial = target + ".partial"
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(partial)
+        with connection.translated(self.path), contextlib.closing(self._look()) as db:
+            try:
+                db.execute("VACUUM INTO ?", (partial,))
+                with contextlib.closing(apsw.Connection(partial)) as copy:
+                    found = connection.identity(copy)
+                os.chmod(partial, 0o600)
+                os.rename(partial, target)
+            except BaseException:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(partial)
+                raise
+        return found
 
     def facts(self) -> dict[str, Any]:
         """What a doctor wants to know of the file."""
@@ -344,8 +354,8 @@ class SqliteStore:
 
     def integrity(self) -> list[str]:
         """What is wrong with the file: SQLite's own check, and tables that disagree; empty if nothing is."""
-        with self._reading() as work:
-            return integrity.findings(work)
+        with connection.translated(self.path), contextlib.closing(self._look()) as db:
+            return integrity.findings(db)
 
     def close(self) -> None:
         """Let go of the store; what was applied stays."""
@@ -401,10 +411,9 @@ def restore(snapshot: str | os.PathLike[str], path: str | os.PathLike[str], node
         with connection.translated(source):
             origin: Any = connection.connect(source, vfs=None, synchronous="FULL", create=False, readonly=True)
             connection.check_schema(origin, source)
-            meta = dict(origin.execute("SELECT name, value FROM meta").fetchall())
-            (last,) = origin.execute("SELECT max(last) FROM chunk").fetchall()[0]
-            restored_from = {"node": meta["node"], "offset": max(last or 0, meta["trimmed_offset"])}
-            if meta["node"] == node:
+            origin_node, offset = connection.identity(origin)
+            restored_from = {"node": origin_node, "offset": offset}
+            if origin_node == node:
                 raise InvalidInput(f"the snapshot is of node {node!r}: a restored store needs another name")
             partial = target + ".restoring"
             if os.path.exists(partial):
