@@ -259,10 +259,8 @@ def main(folder: Path, size: Size, posts: int, lifecycles: int) -> None:
     open_ms = (time.perf_counter() - began) * 1e3
     answer(load_us=load_us, open_ms=open_ms, peak_mb=peak_mb(), file_ratio=loaded_ratio)
     depth = size.messages // size.mailboxes
-    kinds = {
-        kind: Traffic(posthouse.engine, CALLERS, ManyPlaces(size.mailboxes, CALLERS, depth, skewed=kind == SKEWED))
-        for kind in KINDS
-    }
+    depths = [[depth] * len(range(caller, size.mailboxes, CALLERS)) for caller in range(CALLERS)]
+    kinds = {kind: Traffic(posthouse.engine, CALLERS, ManyPlaces(depths, skewed=kind == SKEWED)) for kind in KINDS}
     for line in sys.stdin:
         if line.strip() != "round":
             break

@@ -51,10 +51,11 @@ class OwnPlaces:
 class ManyPlaces:
     """Every step at a mailbox of many, chosen by weight; each caller has its share of them."""
 
-    def __init__(self, mailboxes: int, callers: int, depth: int, *, skewed: bool) -> None:
+    def __init__(self, depths: list[list[int]], *, skewed: bool) -> None:
+        """``depths``: how many messages wait in each mailbox of each caller; kept up to date."""
         self._random = random.Random(1)
-        self._callers = callers
-        self._depths = [[depth] * len(range(caller, mailboxes, callers)) for caller in range(callers)]
+        self._callers = len(depths)
+        self._depths = depths
         # Zipf: the n-th mailbox of a caller is used 1/n as often as its first. Otherwise all alike.
         self._weights = [list(accumulate(1 / n if skewed else 1.0 for n in range(1, len(d) + 1))) for d in self._depths]
 

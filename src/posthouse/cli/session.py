@@ -172,11 +172,11 @@ class Session:
             yield report
 
     def must_ask(self, yes: bool) -> bool:
-        """Whether to ask before something is destroyed; a failure where nobody can be asked."""
+        """Whether to ask before much is changed; a failure where nobody can be asked."""
         if yes:
             return False
         if self.json or not (sys.stdin.isatty() and sys.stderr.isatty()):
-            raise Failure("not_confirmed", "this destroys something: say --yes to do it without being asked", USAGE)
+            raise Failure("not_confirmed", "there is nobody to ask here: say --yes to do it without being asked", USAGE)
         return True
 
     def confirm(self, question: str) -> None:

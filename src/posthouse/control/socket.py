@@ -42,7 +42,11 @@ class Lines:
 
     def send(self, document: dict[str, Any], bytes_max: int | None = None) -> None:
         """Send one document; OSError if the other side is gone, InvalidInput if it is too large for it."""
-        line = orjson.dumps(document) + b"\n"
+        try:
+            line = orjson.dumps(document) + b"\n"
+        except TypeError as error:
+            # Bytes that are no text, or a number that no field could hold.
+            raise InvalidInput(f"the request cannot be sent: {error}") from None
         if bytes_max is not None and len(line) > bytes_max:
             raise InvalidInput(f"a request of {len(line)} bytes; at most {bytes_max} are allowed")
         self.socket.sendall(line)

@@ -75,7 +75,7 @@ def connect(
     flags = apsw.SQLITE_OPEN_READONLY if readonly else apsw.SQLITE_OPEN_READWRITE
     if create:
         flags |= apsw.SQLITE_OPEN_CREATE
-        _create_private(path)
+        create_private(path)
     db = apsw.Connection(path, flags=flags, vfs=vfs)
     try:
         _set_up(db, path, synchronous=synchronous, create=create, readonly=readonly, cache_kib=cache_kib)
@@ -85,8 +85,14 @@ def connect(
     return db
 
 
-def _create_private(path: str) -> None:
-    """Make the file readable by its owner alone; SQLite gives its log the same mode."""
+def create_private(path: str, *, anew: bool = False) -> None:
+    """Make the file, if there is none, readable by its owner alone; SQLite gives its log the same mode.
+
+    ``anew``: what a program that was killed may have left there is removed.
+    """
+    if anew:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     except OSError as error:
@@ -95,6 +101,7 @@ def _create_private(path: str) -> None:
 
 def _set_up(db: apsw.Connection, path: str, *, synchronous: str, create: bool, readonly: bool, cache_kib: int) -> None:
     db.set_busy_timeout(5_000)
+    check_schema(db, path)  # before anything is changed: the file may be somebody else's
     if create:
         db.execute(f"PRAGMA page_size={PAGE_SIZE}")
         db.execute("PRAGMA auto_vacuum=INCREMENTAL")

@@ -19,7 +19,7 @@ from ...journal import chunk as chunks
 from ...mailbox import rules
 from ...mailbox.message import State
 from .lookup import PAGE_ENTRIES, place_crc, seq_of
-from .records import CODES, LEASED, READY, RECEIVED, Box, Entry, Lane
+from .records import CODES, READY, RECEIVED, Box, Entry, Lane, in_lane_now
 from .working import WorkingSet
 
 LAG_ENTRIES = 16_384
@@ -127,9 +127,9 @@ def _flush_places(work: WorkingSet) -> None:
         db.execute(_INSERT_LANE, (_json(sorted(map(_lane_row, lanes))),))
 
     for desk in work.desks.values():
-        row = (desk.mailboxes, desk.depth, _tally(desk.counts, 0))
+        row = (desk.mailboxes, desk.depth, _tally(desk.counts, 0), desk.oldest)
         if row != desk.stored:
-            db.execute("UPDATE desk SET mailboxes = ?, depth = ?, counts = ? WHERE id = ?", (*row, desk.id))
+            db.execute("UPDATE desk SET mailboxes = ?, depth = ?, counts = ?, oldest = ? WHERE id = ?", (*row, desk.id))
             desk.stored = row
 
 
@@ -223,7 +223,7 @@ def _flush_indexes(work: WorkingSet, posts: int) -> None:
     db = work.db
     runs = work.runs
     if work.requeued:
-        rows = [(entry.lane.id, entry.seq, entry.number) for entry in work.requeued.values() if _in_lane(entry)]
+        rows = [(entry.lane.id, entry.seq, entry.number) for entry in work.requeued.values() if in_lane_now(entry)]
         for lane_id, seq, _ in rows:
             work.unqueue.pop((lane_id, seq), None)
         db.execute(f"INSERT OR IGNORE INTO queue SELECT {_columns(3)} FROM jsonb_each(?)", (_json(sorted(rows)),))
@@ -283,7 +283,7 @@ def _flush_lanes(work: WorkingSet, count: int) -> None:
             entry.unindexed = False
             work.fresh.pop(entry.number, None)
             work.loaded.append(entry)
-            if not _in_lane(entry):
+            if not in_lane_now(entry):
                 continue
             rows.append((lane.id, entry.seq, entry.number))
             _place(lane, entry)
@@ -340,20 +340,10 @@ def tidy(work: WorkingSet) -> None:
             entry.lease_stored = entry.token is not None
         entry.row_changed = entry.lease_changed = False
     loaded.extend(work.dirty.values())
-    for entry in loaded:
-        if entry.unknown or entry.unindexed or entry.in_old or entry.token is not None:
-            continue
-        if work.entries.pop(entry.number, None) is not None:
-            ref = (entry.lane.box.id, entry.sender, entry.id)
-            if work.refs.get(ref) is entry:
-                del work.refs[ref]
-            work.drop_body(entry)
-    if work.bodies_bytes > BODIES_BYTES_MAX:
-        _drop_bodies(work)
+    let_go(work)
     for changed in (
         work.dirty, work.dirty_lanes, work.dirty_boxes, work.dropped_rows, work.dropped_memories, work.dropped_leases,
-        work.dropped_known, work.requeued, work.probed, work.forgotten, loaded,
-        work.events,
+        work.dropped_known, work.requeued, work.forgotten, work.events,
     ):  # fmt: skip
         changed.clear()
     work.commit = work.next_offset
@@ -366,12 +356,29 @@ def tidy(work: WorkingSet) -> None:
         _drop_ends(work)
 
 
+def let_go(work: WorkingSet) -> None:
+    """Forget the messages that were only looked at, and the oldest bodies, so that memory stays bounded."""
+    for entry in work.loaded:
+        if entry.unknown or entry.unindexed or entry.in_old or entry.token is not None:
+            continue
+        if work.entries.pop(entry.number, None) is not None:
+            ref = (entry.lane.box.id, entry.sender, entry.id)
+            if work.refs.get(ref) is entry:
+                del work.refs[ref]
+            work.drop_body(entry)
+    work.loaded.clear()
+    # What was looked up may have been let go of: it must be looked up again.
+    work.probed.clear()
+    if work.bodies_bytes > BODIES_BYTES_MAX:
+        _drop_bodies(work)
+
+
 def _trim(work: WorkingSet, lane: Lane) -> None:
     """Take what left the lane out of its lists."""
     lane.holes = 0
     kept: list[Entry] = []
     for entry in lane.old:
-        if _in_lane(entry):
+        if in_lane_now(entry):
             kept.append(entry)
         else:
             entry.in_old = False
@@ -382,7 +389,7 @@ def _trim(work: WorkingSet, lane: Lane) -> None:
     if lane.fresh:
         fresh: list[Entry] = []
         for entry in lane.fresh:
-            if _in_lane(entry):
+            if in_lane_now(entry):
                 fresh.append(entry)
             else:
                 entry.unindexed = False
@@ -427,11 +434,6 @@ def _drop_boxes(work: WorkingSet) -> None:
         del work.boxes_by_id[box.id], work.boxes[(box.desk.name, box.name)]
     # Where many are needed, it is not tried again at every commit.
     work.boxes_max = len(work.boxes_by_id) + BOXES_MAX // 4
-
-
-def _in_lane(entry: Entry) -> bool:
-    state = entry.state
-    return state is READY or state is LEASED or state is RECEIVED
 
 
 def _keep_until(entry: Entry) -> int | None:

@@ -27,7 +27,7 @@ import orjson
 from ...errors import InvalidInput, StoreCorrupt
 from ...mailbox.command import Filter
 from ...mailbox.message import Instant, State
-from ...mailbox.policy import Policy
+from ...mailbox.policy import Policy, policy_from
 from .records import CODES, LEASED, READY, RECEIVED, STATES, Box, Desk, Entry, Lane, Rota
 
 log = logging.getLogger("posthouse.store")
@@ -155,16 +155,19 @@ class Lookup:
             "SELECT last_number, watermark, last_at FROM head"
         ).fetchall()[0]
         self.next_number = last_number + 1
-        for id, name, mailboxes, depth, counts in db.execute(
-            "SELECT id, name, mailboxes, depth, counts FROM desk ORDER BY id"
+        for id, name, mailboxes, depth, counts, oldest in db.execute(
+            "SELECT id, name, mailboxes, depth, counts, oldest FROM desk ORDER BY id"
         ).fetchall():
             desk = self._add_desk(id, name)
             desk.mailboxes, desk.depth, desk.counts = mailboxes, depth, _counts(counts)
-            desk.stored = (mailboxes, depth, counts)
+            desk.oldest = oldest
+            desk.stored = (mailboxes, depth, counts, oldest)
         for name in self.policies:
             if name not in self.desks:
                 with db:
-                    db.execute("INSERT INTO desk (name) VALUES (?)", (name,))
+                    db.execute(
+                        "INSERT INTO desk (name, policy) VALUES (?, ?)", (name, _policy_text(self.policies[name]))
+                    )
                 self._add_desk(db.last_insert_rowid(), name)
 
         def top(table: str, column: str = "id") -> int:
@@ -408,8 +411,8 @@ class Lookup:
         return [self.entries[number] for number in numbers if number in self.entries]
 
     def slack(self) -> int:
-        """How many rows of the tables at most are not what they were, by this batch and by bulk deletes to come."""
-        return len(self.dirty) + len(self.forgotten) + len(self.gone)
+        """How many rows of the tables at most are not what they were before this batch."""
+        return len(self.dirty) + len(self.forgotten)
 
     def _read_table(
         self, table: str, columns: str, numbers: Sequence[int], make: Callable[[tuple[Any, ...]], Entry]
@@ -624,6 +627,23 @@ class Lookup:
 def seq_of(entry: Entry) -> int:
     """The key by which a lane's lists are sorted."""
     return entry.seq
+
+
+def kept_policies(db: Any, given: Mapping[str, Policy]) -> dict[str, Policy]:
+    """The given policies, and those that desks were last used with: a desk keeps its policy."""
+    policies = dict(given)
+    for name, text in db.execute("SELECT name, policy FROM desk ORDER BY id").fetchall():
+        if name not in policies:
+            if text is not None:
+                policies[name] = policy_from(name, orjson.loads(text))
+        elif text != _policy_text(policies[name]):
+            with db:
+                db.execute("UPDATE desk SET policy = ? WHERE name = ?", (_policy_text(policies[name]), name))
+    return policies
+
+
+def _policy_text(policy: Policy) -> str:
+    return _json(policy.as_json())
 
 
 def place_crc(*columns: Any) -> int:

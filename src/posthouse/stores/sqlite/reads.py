@@ -10,7 +10,7 @@ from ...mailbox.command import Filter
 from ...mailbox.message import Instant, Ref, State
 from ...mailbox.store import DeskView, LaneView, MailboxView, MessageView
 from .lookup import id_hash, scan_sql
-from .records import LEASED, READY, RECEIVED, Box, Entry, Lane
+from .records import LEASED, READY, RECEIVED, Box, Entry, Lane, in_lane_now
 from .turns import leasable_at
 from .working import WorkingSet
 
@@ -44,8 +44,11 @@ def next_at(work: WorkingSet, at: Instant) -> Instant | None:
 def due(work: WorkingSet, until: Instant, limit: int) -> list[tuple[str, str]]:
     """The mailboxes with a wait that ended by ``until`` and was not told before; at most about ``limit``."""
     ended: dict[int, None] = {}
-    while work.timers and work.timers[0][0] <= until and len(ended) < limit:
-        ended[heapq.heappop(work.timers)[1]] = None
+    while work.timers and work.timers[0][0] <= until:
+        _, lane_id = heapq.heappop(work.timers)
+        # Past the limit everybody is rung for: whose they were does not matter.
+        if len(ended) < limit:
+            ended[lane_id] = None
     work.lanes_by_id(ended)
     boxes = {lane.box.id: lane.box for lane in map(work.lanes.get, ended) if lane is not None}
     return [(box.desk.name, box.name) for box in boxes.values()]
@@ -134,24 +137,32 @@ def mailboxes(
 def mailbox_view(work: WorkingSet, box: Box) -> MailboxView:
     """A mailbox as operators see it."""
     flying: list[Entry] = []
-    oldest: Entry | None = None
+    oldest_at: Instant | None = None
     if box.depth:
-        for lane in _lanes_in_use(work, box):
-            for entry in work.in_lane(lane):
-                if oldest is None or entry.number < oldest.number:
-                    oldest = entry
-                break
+        oldest_at = _oldest_of_box(work, box)
         numbers = work.db.execute("SELECT number FROM lease WHERE mailbox_id = ?", (box.id,)).fetchall()
         flying = [work.entries[number] for (number,) in numbers]
     counts = _counts(box.depth, box.counts, flying)
     desk = box.desk.name
-    return MailboxView(desk, box.name, counts, box.lane_count, box.paused, None if oldest is None else oldest.posted_at)
+    return MailboxView(desk, box.name, counts, box.lane_count, box.paused, oldest_at)
 
 
-def _lanes_in_use(work: WorkingSet, box: Box) -> list[Lane]:
-    if box.lane_count > len(box.lanes):
-        work.read_lanes(box)
-    return [lane for lane in box.lanes.values() if lane.depth]
+def _oldest_of_box(work: WorkingSet, box: Box) -> Instant | None:
+    """When the mailbox's oldest message in lane was posted."""
+    if box.lane_count == 1:
+        (lane,) = box.lanes.values()
+        heads = [entry for entry in (next(work.in_lane(lane), None),) if entry is not None]
+    else:
+        # One statement, however many lanes there are; the young ones are in memory.
+        heads = [entry for entry in work.fresh.values() if entry.lane.box is box and in_lane_now(entry)]
+        rows = work.db.execute(
+            "SELECT min(m.number) FROM lane_state s JOIN queue q ON q.lane_id = s.id JOIN message m"
+            " ON m.number = q.number WHERE s.mailbox_id = ? AND s.depth > 0 AND m.state = 0"
+            " AND m.number NOT IN (SELECT number FROM gone)",
+            (box.id,),
+        ).fetchall()
+        heads += work.read_rows([number for (number,) in rows if number is not None])
+    return min((entry.number, entry.posted_at) for entry in heads)[1] if heads else None
 
 
 def lanes(work: WorkingSet, desk: str, mailbox: str, after: str | None, limit: int) -> list[LaneView]:

@@ -107,7 +107,7 @@ class Desk:
         self.policy = policy or Policy(name)
         self.rota: Rota | None = None  # read when the desk is first leased from
         self.mailboxes = 0
-        self.stored: tuple[int, int, str | None] = (0, 0, None)  # mailboxes, depth and counts in its row
+        self.stored: tuple[int, int, str | None, int] = (0, 0, None, 0)  # mailboxes, depth, counts, oldest: its row
         self.oldest = 0  # no message up to this number is in lane
         self.depth = 0
         self.counts: dict[State, int] = {}  # of what is not in lane
@@ -253,6 +253,12 @@ class Entry:
         )  # fmt: skip
 
 
+def in_lane_now(entry: Entry) -> bool:
+    """Whether a message counts towards capacity and holds its lane."""
+    state = entry.state
+    return state is READY or state is LEASED or state is RECEIVED
+
+
 # What a change can be taken back of. The other fields say where a record stands in memory and in the
 # database; that is true whether or not a group of commands is undone.
 _UNDOABLE: dict[type[Any], tuple[str, ...]] = {
@@ -263,7 +269,7 @@ _UNDOABLE: dict[type[Any], tuple[str, ...]] = {
     ),
     Lane: ("depth", "holes", "in_flight", "last_seq", "paused", "served"),
     Box: ("depth", "lane_count", "paused", "served"),
-    Desk: ("depth",),
+    Desk: ("depth", "oldest"),
 }  # fmt: skip
 
 

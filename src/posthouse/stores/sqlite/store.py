@@ -28,6 +28,7 @@ from ...mailbox.store import Chunk, DeskView, LaneView, MailboxView, MessageView
 from . import connection, flush, integrity, reads
 from .checkpoint import Checkpointer
 from .commands import Applier
+from .lookup import kept_policies
 from .working import WorkingSet
 
 log = logging.getLogger("posthouse.store")
@@ -76,7 +77,8 @@ class SqliteStore:
     ) -> SqliteStore:
         """Open or create a store; the only process to do so until it is closed.
 
-        ``node`` names a new store in the journal; an existing one keeps its name.
+        ``node`` names a new store in the journal; an existing one keeps its name. A desk that is in the store
+        and not among ``policies`` keeps the policy that it was last used with.
         """
         file = connection.check_path(path)
         for name, policy in policies.items():
@@ -98,7 +100,7 @@ class SqliteStore:
             checkpointer = Checkpointer(file, vfs=vfs, synchronous=synchronous)
             undo.callback(checkpointer.close)
             db.set_wal_hook(checkpointer.on_commit)
-            store = cls(file, policies, holder, db, checkpointer, vfs)
+            store = cls(file, kept_policies(db, policies), holder, db, checkpointer, vfs)
             undo.pop_all()
             return store
 
@@ -162,6 +164,7 @@ class SqliteStore:
             if not self._loaded and self._failure is None:
                 self._check()
             yield self._work
+            flush.let_go(self._work)
 
     def _roll_back(self) -> None:
         """Undo a batch: the database does its part, the working set begins again from what is committed."""
@@ -321,14 +324,12 @@ class SqliteStore:
         if os.path.exists(target):
             raise InvalidInput(f"{target} exists already")
         partial = target + ".partial"
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(partial)
-        with connection.translated(self.path), contextlib.closing(self._look()) as db:
+        with connection.translated(target), contextlib.closing(self._look()) as db:
             try:
+                connection.create_private(partial, anew=True)
                 db.execute("VACUUM INTO ?", (partial,))
                 with contextlib.closing(apsw.Connection(partial)) as copy:
                     found = connection.identity(copy)
-                os.chmod(partial, 0o600)
                 os.rename(partial, target)
             except BaseException:
                 with contextlib.suppress(FileNotFoundError):
@@ -416,8 +417,7 @@ def restore(snapshot: str | os.PathLike[str], path: str | os.PathLike[str], node
             if origin_node == node:
                 raise InvalidInput(f"the snapshot is of node {node!r}: a restored store needs another name")
             partial = target + ".restoring"
-            if os.path.exists(partial):
-                os.unlink(partial)
+            connection.create_private(partial, anew=True)
             origin.execute("VACUUM INTO ?", (partial,))
             origin.close()
         with connection.translated(target):
@@ -435,7 +435,6 @@ def restore(snapshot: str | os.PathLike[str], path: str | os.PathLike[str], node
                     db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
             db.close()
-        os.chmod(partial, 0o600)
         os.rename(partial, target)
         folder = os.open(os.path.dirname(target), os.O_RDONLY)
         os.fsync(folder)

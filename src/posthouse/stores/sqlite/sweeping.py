@@ -54,12 +54,12 @@ class Sweeping(Changes):
 
     def _sweep_expired(self, limit: int, at: Instant) -> list[Entry]:
         work = self.work
-        # Some rows may not count: held ones, and what this very batch has changed.
-        enough = limit + work.slack() + sum(map(len, work.held.values()))
+        # What is held and not received waits for its holder; what this very batch has changed comes on top.
         rows = work.db.execute(
-            "SELECT number FROM message WHERE expires_at IS NOT NULL AND state = 0 AND expires_at <= ?"
-            " ORDER BY expires_at, number LIMIT ?",
-            (at, enough),
+            "SELECT number FROM message m WHERE expires_at IS NOT NULL AND state = 0 AND expires_at <= ?"
+            " AND NOT EXISTS (SELECT 1 FROM lease l WHERE l.number = m.number AND NOT l.received)"
+            " AND NOT EXISTS (SELECT 1 FROM gone g WHERE g.number = m.number) ORDER BY expires_at, number LIMIT ?",
+            (at, limit + work.slack()),
         ).fetchall()
         numbers = {row[0] for row in rows} | work.dirty.keys()
         due = [entry for entry in work.read_rows(list(numbers)) if rules.has_expired(entry.expires_at, at)]
@@ -79,8 +79,8 @@ class Sweeping(Changes):
         numbers = set(work.dirty)
         for states in ("state IN (1, 2)", "state > 2"):
             rows = work.db.execute(
-                f"SELECT number FROM message WHERE keep_until IS NOT NULL AND keep_until <= ? AND {states}"
-                " ORDER BY keep_until, number LIMIT ?",
+                f"SELECT number FROM message m WHERE keep_until IS NOT NULL AND keep_until <= ? AND {states}"
+                " AND NOT EXISTS (SELECT 1 FROM gone g WHERE g.number = m.number) ORDER BY keep_until, number LIMIT ?",
                 (at, enough),
             ).fetchall()
             numbers |= {row[0] for row in rows}

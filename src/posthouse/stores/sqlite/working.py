@@ -126,7 +126,10 @@ class WorkingSet(Lookup):
         lane.fresh.append(entry)
         lane.depth += 1
         box.depth += 1
-        box.desk.depth += 1
+        desk = box.desk
+        if not desk.depth:
+            desk.oldest = number - 1
+        desk.depth += 1
 
     def _undo_add(self, entry: Entry, ref: tuple[int, str, str]) -> None:
         number = entry.number
