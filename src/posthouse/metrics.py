@@ -167,7 +167,7 @@ class _Standing(Collector):
             labels=("desk", "outcome"),
         )
         counts: Tally[tuple[str, str]] = Tally()
-        for (desk, outcome), count in stats.outcomes.items():
+        for (desk, outcome), count in list(stats.outcomes.items()):
             counts[self._desk(desk), outcome] += count
         for labels, count in counts.items():
             outcomes.add_metric(labels, count)

@@ -44,6 +44,7 @@ class Desk:
     """A reference store whose clock stands still until it is moved."""
 
     def __init__(self) -> None:
+        self.before_trim: list[Any] = []
         self.memory = MemoryStore(POLICIES)
         self.at = START
 

@@ -29,7 +29,11 @@ def dead() -> None:
 @option.filter_options(_ASIDE)
 @click.option("--each", is_flag=True, help="List the messages instead of groups of like errors.")
 @click.option(
-    "--after", type=click.IntRange(0), default=0, metavar="NUMBER", help="With --each: begin behind this one."
+    "--after",
+    type=click.IntRange(0, 2**63 - 1),
+    default=0,
+    metavar="NUMBER",
+    help="With --each: begin behind this one.",
 )
 @option.limit(50, "Groups or messages to show at most.")
 @pass_session

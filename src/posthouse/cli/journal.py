@@ -61,7 +61,7 @@ def verify(session: Session) -> None:
 @click.option(
     "--last", "-n", type=click.IntRange(0, 1_000), default=20, show_default=True, metavar="N", help="How many."
 )
-@click.option("--after", type=click.IntRange(0), metavar="OFFSET", help="Those behind this offset instead.")
+@click.option("--after", type=click.IntRange(0, 2**63 - 1), metavar="OFFSET", help="Those behind this offset instead.")
 @click.option(
     "--follow", "-f", is_flag=True, help="Go on as they come (needs a running server); with --json, a line each."
 )

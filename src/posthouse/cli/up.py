@@ -24,7 +24,6 @@ from .session import STORE, Failure, Json, Session
 
 if TYPE_CHECKING:
     from ..control.journal import Exporter
-    from ..metrics import Metrics
 
 _log = logging.getLogger("posthouse.up")
 
@@ -129,10 +128,11 @@ class _Server:
         stack.push_async_callback(engine.aclose)
         await engine.astart()
         metrics = Metrics(engine)
+        engine.before_trim.append(metrics.catch_up)
         export_s = config.seconds("journal.export_s")
         if export_s:
             exporter = Exporter(engine, config.path("journal.dir"), config.seconds("journal.wait_s"))
-            task = loop.create_task(self._export(exporter, metrics, export_s))
+            task = loop.create_task(self._export(exporter, export_s))
             stack.push_async_callback(self._finish, exporter, task)
         address = None
         if config.switch("metrics.enabled"):
@@ -167,13 +167,11 @@ class _Server:
             self._session.say(f"  {'desks':<8} {', '.join(summary['desks'])}")
         _log.info("ready", extra={name: value for name, value in summary.items() if name != "desks"})
 
-    async def _export(self, exporter: Exporter, metrics: Metrics, every_s: float) -> None:
+    async def _export(self, exporter: Exporter, every_s: float) -> None:
         from ..control.operation import Stopped
 
         while not self._stop.is_set():
             try:
-                # Events are counted before the export trims them.
-                await asyncio.to_thread(metrics.catch_up)
                 done = await asyncio.to_thread(exporter.run)
                 if done.paths:
                     _log.info("exported %d events to %d segments", done.events, len(done.paths))

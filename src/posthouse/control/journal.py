@@ -54,6 +54,9 @@ class Feed:
     def finish_segment(self, segment: Segment) -> None:
         """Record that it is on disk, and trim its chunks."""
 
+        for hook in self._access.before_trim:
+            hook()
+
         def finish(store: Store) -> None:
             store.finish_segment(segment)
 

@@ -46,6 +46,10 @@ class Access(Protocol):
     def store(self) -> Store:
         """For read queries."""
 
+    @property
+    def before_trim(self) -> list[Callable[[], None]]:
+        """To be called before journal chunks are trimmed."""
+
     def call(self, *commands: Command) -> list[Outcome]:
         """Apply commands durably."""
 

@@ -49,6 +49,7 @@ class Direct:
         self._config = config
         self._store = store
         self._engine: Engine | None = None
+        self.before_trim: list[Callable[[], None]] = []
 
     @property
     def store(self) -> Store:

@@ -13,6 +13,7 @@ import pwd
 import socket
 import struct
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from .operation import Access, Context, Refused, Stopped
 CLIENTS_MAX = 16
 IDLE_S = 300.0
 WITHIN_S = 30.0
-CLOSE_S = 10.0
+CLOSE_S = 5.0
 
 _log = logging.getLogger("posthouse.control")
 
@@ -82,8 +83,12 @@ class ControlServer:
             with contextlib.suppress(OSError):
                 # Its requests end here; the answer to the one under way can still be sent.
                 sock.shutdown(socket.SHUT_RD)
-        for thread in clients.values():
-            thread.join(CLOSE_S)
+        until = time.monotonic() + CLOSE_S
+        for sock, thread in clients.items():
+            thread.join(max(until - time.monotonic(), 0))
+            with contextlib.suppress(OSError):
+                # One that does not read its answer is not waited for any longer.
+                sock.shutdown(socket.SHUT_RDWR)
         self._listener = None
 
     def _accept(self, listener: socket.socket) -> None:

@@ -16,7 +16,7 @@ from .operation import Answer, Context, Json, Refused, operation
 
 @operation("snapshot.create")
 def create(context: Context, *, path: str) -> Answer:
-    """Copy the store as it is now to a new file. Commits wait meanwhile; nothing else does."""
+    """Copy the store as it is now to a new file, while commits go on."""
     if not os.path.isabs(path):
         raise InvalidInput(f"path must be absolute: {path[:200]!r}")
     snapshot = getattr(context.store, "snapshot", None)

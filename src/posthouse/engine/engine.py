@@ -58,6 +58,8 @@ class Engine:
         self.clock = clock or Clock()
         self.bell = Bell()
         self.on_commit: list[CommitHook] = []
+        self.before_trim: list[Callable[[], None]] = []
+        """Called before journal chunks are trimmed, by whoever exports them: the last chance to read them."""
         self._store = store
         self._policies = store.policies
         self.stats = Stats()

@@ -18,7 +18,7 @@ import orjson
 from ...journal import chunk as chunks
 from ...mailbox import rules
 from ...mailbox.message import State
-from .lookup import PAGE_ENTRIES, place_crc, seq_of
+from .lookup import PAGE_ENTRIES, as_json, place_crc, seq_of
 from .records import CODES, READY, RECEIVED, Box, Entry, Lane, in_lane_now
 from .working import WorkingSet
 
@@ -31,16 +31,12 @@ COLD_NUMBERS = 8_192
 """Rows older than this many posts are deleted in bulk, younger ones at once: their pages are at hand."""
 TRIM_CHUNKS = 16
 """Exported chunks that are deleted with one commit."""
-BOXES_MAX = 40_000
+BOXES_MAX = 20_000
 """Mailboxes kept in memory."""
 ENDS_MAX = 8_192
 """Ends of leases in memory before those that are stale are dropped."""
 BODIES_BYTES_MAX = 12 << 20
 """Bodies kept in memory, so that leasing what came lately need not read."""
-
-
-def _json(value: object) -> str:
-    return orjson.dumps(value).decode()
 
 
 def _array(rows: list[bytes]) -> str:
@@ -113,18 +109,18 @@ def _flush_places(work: WorkingSet) -> None:
     lanes = work.dirty_lanes.values()
     new_boxes = [(box.id, box.desk.id, box.name) for box in boxes if box.new]
     if new_boxes:
-        db.execute(f"INSERT INTO mailbox SELECT {_columns(3)} FROM jsonb_each(?)", (_json(new_boxes),))
+        db.execute(f"INSERT INTO mailbox SELECT {_columns(3)} FROM jsonb_each(?)", (as_json(new_boxes),))
     new_lanes = [(lane.id, lane.box.id, lane.name) for lane in lanes if lane.new]
     if new_lanes:
-        db.execute(f"INSERT INTO lane SELECT {_columns(3)} FROM jsonb_each(?)", (_json(new_lanes),))
+        db.execute(f"INSERT INTO lane SELECT {_columns(3)} FROM jsonb_each(?)", (as_json(new_lanes),))
     # A mailbox with one lane that nobody paused or served has no row: its lane's says it all.
     moved = [
         _box_row(box) for box in boxes if box.lane_count > 1 or box.paused is not None or box.served or not box.new
     ]
     if moved:
-        db.execute(_INSERT_BOX, (_json(moved),))
+        db.execute(_INSERT_BOX, (as_json(moved),))
     if lanes:
-        db.execute(_INSERT_LANE, (_json(sorted(map(_lane_row, lanes))),))
+        db.execute(_INSERT_LANE, (as_json(sorted(map(_lane_row, lanes))),))
 
     for desk in work.desks.values():
         row = (desk.mailboxes, desk.depth, _tally(desk.counts, 0), desk.oldest)
@@ -200,19 +196,19 @@ def _flush_entries(work: WorkingSet) -> int:
     if memories:
         db.execute(_INSERT_MEMORY, (_array(memories),))
     if leases:
-        db.execute(_INSERT_LEASE, (_json(leases),))
+        db.execute(_INSERT_LEASE, (as_json(leases),))
     for table, numbers in (("lease", unleases), ("message", deletes), ("memory", work.dropped_memories)):
         if numbers:
             numbers.sort()
-            db.execute(f"DELETE FROM {table} WHERE number IN (SELECT value FROM jsonb_each(?))", (_json(numbers),))
+            db.execute(f"DELETE FROM {table} WHERE number IN (SELECT value FROM jsonb_each(?))", (as_json(numbers),))
     if work.dropped_known:
         db.execute(
             "DELETE FROM known WHERE (key, number) IN (SELECT value->>0, value->>1 FROM jsonb_each(?))",
-            (_json(sorted(work.dropped_known)),),
+            (as_json(sorted(work.dropped_known)),),
         )
     if gone:
         gone.sort()
-        db.execute(f"INSERT OR REPLACE INTO gone SELECT {_columns(3)} FROM jsonb_each(?)", (_json(gone),))
+        db.execute(f"INSERT OR REPLACE INTO gone SELECT {_columns(3)} FROM jsonb_each(?)", (as_json(gone),))
         for number, lane_id, seq in gone:
             work.gone[number] = (lane_id, seq)
     return len(inserts)
@@ -226,7 +222,7 @@ def _flush_indexes(work: WorkingSet, posts: int) -> None:
         rows = [(entry.lane.id, entry.seq, entry.number) for entry in work.requeued.values() if in_lane_now(entry)]
         for lane_id, seq, _ in rows:
             work.unqueue.pop((lane_id, seq), None)
-        db.execute(f"INSERT OR IGNORE INTO queue SELECT {_columns(3)} FROM jsonb_each(?)", (_json(sorted(rows)),))
+        db.execute(f"INSERT OR IGNORE INTO queue SELECT {_columns(3)} FROM jsonb_each(?)", (as_json(sorted(rows)),))
     if len(work.unknown) > LAG_ENTRIES and not runs.known:
         runs.known = sorted(((key, number) for number, key in work.unknown.items()), reverse=True)
     if len(work.fresh) > LAG_ENTRIES and not runs.lanes:
@@ -238,7 +234,7 @@ def _flush_indexes(work: WorkingSet, posts: int) -> None:
     count = max(SLICE_ENTRIES, 4 * posts)
     if runs.known:
         known = [(key, number) for key, number in _take(runs.known, count) if number in work.unknown]
-        db.execute(f"INSERT OR IGNORE INTO known SELECT {_columns(2)} FROM jsonb_each(?)", (_json(known),))
+        db.execute(f"INSERT OR IGNORE INTO known SELECT {_columns(2)} FROM jsonb_each(?)", (as_json(known),))
         for _, number in known:
             del work.unknown[number]
             entry = work.entries[number]
@@ -249,7 +245,7 @@ def _flush_indexes(work: WorkingSet, posts: int) -> None:
     if runs.gone:
         numbers = [number for number in _take(runs.gone, count) if number in work.gone]
         for table in ("message", "gone"):
-            db.execute(f"DELETE FROM {table} WHERE number IN (SELECT value FROM jsonb_each(?))", (_json(numbers),))
+            db.execute(f"DELETE FROM {table} WHERE number IN (SELECT value FROM jsonb_each(?))", (as_json(numbers),))
         for number in numbers:
             lane_id, seq = work.gone.pop(number)
             work.unqueue[(lane_id, seq)] = number
@@ -257,7 +253,7 @@ def _flush_indexes(work: WorkingSet, posts: int) -> None:
         places = [place for place in _take(runs.unqueue, count) if work.unqueue.pop(place, None) is not None]
         db.execute(
             "DELETE FROM queue WHERE (lane_id, seq) IN (SELECT value->>0, value->>1 FROM jsonb_each(?))",
-            (_json(places),),
+            (as_json(places),),
         )
     if work.unsorted:
         work.unknown = dict(sorted(work.unknown.items()))
@@ -288,7 +284,7 @@ def _flush_lanes(work: WorkingSet, count: int) -> None:
             rows.append((lane.id, entry.seq, entry.number))
             _place(lane, entry)
         lane.fresh = []
-    work.db.execute(f"INSERT OR IGNORE INTO queue SELECT {_columns(3)} FROM jsonb_each(?)", (_json(rows),))
+    work.db.execute(f"INSERT OR IGNORE INTO queue SELECT {_columns(3)} FROM jsonb_each(?)", (as_json(rows),))
 
 
 def _place(lane: Lane, entry: Entry) -> None:
@@ -473,11 +469,11 @@ def _tally(counts: Mapping[State, int], depth: int) -> str | None:
     plain = {str(state): count for state, count in counts.items()}
     if depth:
         plain[str(READY)] = depth
-    return _json(plain) if plain else None
+    return as_json(plain) if plain else None
 
 
 def _note(entry: Entry) -> str | None:
-    return None if entry.reason is None and entry.error is None else _json((entry.reason, entry.error))
+    return None if entry.reason is None and entry.error is None else as_json((entry.reason, entry.error))
 
 
 def _extra(entry: Entry) -> str | None:
@@ -489,4 +485,4 @@ def _extra(entry: Entry) -> str | None:
         or entry.own_expires_at is not None
     ):
         return None
-    return _json((entry.batch_key, dict(entry.headers), entry.cause, entry.own_due_at, entry.own_expires_at))
+    return as_json((entry.batch_key, dict(entry.headers), entry.cause, entry.own_due_at, entry.own_expires_at))

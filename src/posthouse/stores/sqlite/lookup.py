@@ -63,7 +63,8 @@ def known_key(box_id: int, sender: str, id: str) -> int:
     return (id_hash(id) << 32) | low
 
 
-def _json(value: object) -> str:
+def as_json(value: object) -> str:
+    """A bulk statement's rows."""
     return orjson.dumps(value).decode()
 
 
@@ -240,7 +241,7 @@ class Lookup:
         rows = self.db.execute(
             f"SELECT {_BOX}, {_ONLY_LANE} FROM jsonb_each(?) j JOIN mailbox m ON m.desk_id = j.value->>0"
             f" AND m.name = j.value->>1 {_JOIN_STATE}",
-            (_json(wanted),),
+            (as_json(wanted),),
         ).fetchall()
         self._boxes_from_rows(rows)
 
@@ -349,14 +350,14 @@ class Lookup:
             return
         rows = self.db.execute(
             f"SELECT {_LANE} FROM jsonb_each(?) j JOIN lane l ON l.id = j.value JOIN lane_state s ON s.id = l.id",
-            (_json(missing),),
+            (as_json(missing),),
         ).fetchall()
         boxes = [row[1] for row in rows if row[1] not in self.boxes_by_id]
         if boxes:
             self._boxes_from_rows(
                 self.db.execute(
                     f"SELECT {_BOX}, {_ONLY_LANE} FROM jsonb_each(?) j JOIN mailbox m ON m.id = j.value {_JOIN_STATE}",
-                    (_json(boxes),),
+                    (as_json(boxes),),
                 ).fetchall()
             )
         for row in rows:
@@ -419,7 +420,7 @@ class Lookup:
     ) -> None:
         query = f"SELECT {columns}, row_crc FROM {table} WHERE number IN (SELECT value FROM jsonb_each(?))"
         try:
-            rows = self.db.execute(query, (_json(numbers),)).fetchall()
+            rows = self.db.execute(query, (as_json(numbers),)).fetchall()
             self.lanes_by_id(row[1] for row in rows)
         except (UnicodeDecodeError, TypeError):
             # One of them is no text any more: read them one by one, so that it alone is lost.
@@ -440,7 +441,7 @@ class Lookup:
 
     def _read_damaged(self, query: str, table: str, number: int) -> list[tuple[Any, ...]]:
         try:
-            rows: list[tuple[Any, ...]] = self.db.execute(query, (_json([number]),)).fetchall()
+            rows: list[tuple[Any, ...]] = self.db.execute(query, (as_json([number]),)).fetchall()
             self.lanes_by_id(row[1] for row in rows)
             return rows
         except (UnicodeDecodeError, TypeError) as error:
@@ -458,7 +459,7 @@ class Lookup:
         if not keys:
             return
         rows = self.db.execute(
-            "SELECT k.number FROM jsonb_each(?) j JOIN known k ON k.key = j.value", (_json(list(keys.values())),)
+            "SELECT k.number FROM jsonb_each(?) j JOIN known k ON k.key = j.value", (as_json(list(keys.values())),)
         ).fetchall()
         if rows:
             self.read_rows([row[0] for row in rows])
@@ -525,7 +526,7 @@ class Lookup:
         rows = self.db.execute(
             "SELECT q.lane_id, q.seq, q.number FROM jsonb_each(?) j, queue q WHERE q.lane_id = j.value->>0 AND q.seq ="
             " (SELECT min(seq) FROM queue WHERE lane_id = j.value->>0 AND seq > j.value->>1)",
-            (_json([(lane.id, lane.old_next) for lane in wanted]),),
+            (as_json([(lane.id, lane.old_next) for lane in wanted]),),
         ).fetchall()
         self.read_rows([row[2] for row in rows])
         for lane_id, seq, number in rows:
@@ -539,7 +540,7 @@ class Lookup:
         if not missing:
             return
         rows = self.db.execute(
-            "SELECT number, body FROM message WHERE number IN (SELECT value FROM jsonb_each(?))", (_json(missing),)
+            "SELECT number, body FROM message WHERE number IN (SELECT value FROM jsonb_each(?))", (as_json(missing),)
         ).fetchall()
         for number, body in rows:
             entry = self.entries[number]
@@ -643,7 +644,7 @@ def kept_policies(db: Any, given: Mapping[str, Policy]) -> dict[str, Policy]:
 
 
 def _policy_text(policy: Policy) -> str:
-    return _json(policy.as_json())
+    return as_json(policy.as_json())
 
 
 def place_crc(*columns: Any) -> int:
