@@ -14,7 +14,7 @@ from tests.stateful.stores import STORES, cramped, opened
 from posthouse.stores.memory import MemoryStore
 
 HISTORIES = {"memory": 100, "sqlite": 1_000}
-HISTORIES_SLOW = 20_000
+HISTORIES_SLOW = 6_000
 PARTS = 4
 """A store's histories are told in parts, so that each test stays far below the time limit."""
 

@@ -9,10 +9,9 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from ..config import Config
-from ..engine.engine import Engine
 from ..errors import ConfigError, StoreError, StoreHeld
 from ..mailbox.command import Command
 from ..mailbox.message import Instant
@@ -23,6 +22,9 @@ from .catalogue import run
 from .client import Client
 from .operation import Answer, Context
 from .server import user_name
+
+if TYPE_CHECKING:
+    from ..engine.engine import Engine
 
 T = TypeVar("T")
 Report = Callable[[int, int | None, str], None]
@@ -59,6 +61,9 @@ class Direct:
     def call(self, *commands: Command) -> list[Outcome]:
         """Apply commands durably."""
         if self._engine is None:
+            # Not at the top: reading, which is most of what is asked, does without an engine.
+            from ..engine.engine import Engine
+
             self._engine = Engine(
                 self._store,
                 queue_max=self._config.whole("engine.queue_max"),

@@ -8,7 +8,6 @@ import os
 from pathlib import Path
 
 from ..config import Config
-from ..engine.engine import Engine
 from ..errors import InvalidInput, StoreError
 from . import view
 from .operation import Answer, Context, Json, Refused, operation
@@ -64,6 +63,8 @@ def restore(config: Config, snapshot: Path, node: str, *, force: bool) -> Json |
             _rename(kept, path)
         raise
     store = SqliteStore.open(path, config.policies, node)
+    from ..engine.engine import Engine
+
     engine = Engine(store)
     try:
         # The first event of the new node tells where its messages come from.

@@ -117,8 +117,10 @@ class Effects:
                 _GATHER[type(command)](self, command, outcome)
 
     def _count(self, desk: str, word: str, by: int = 1) -> None:
-        counts = self.counts
-        counts[desk, word] = counts.get((desk, word), 0) + by
+        try:
+            self.counts[desk, word] += by
+        except KeyError:
+            self.counts[desk, word] = by
 
     def _until(self, instant: Instant) -> None:
         if instant < self.soonest:

@@ -31,7 +31,7 @@ COLD_NUMBERS = 8_192
 """Rows older than this many posts are deleted in bulk, younger ones at once: their pages are at hand."""
 TRIM_CHUNKS = 16
 """Exported chunks that are deleted with one commit."""
-BOXES_MAX = 20_000
+BOXES_MAX = 40_000
 """Mailboxes kept in memory."""
 ENDS_MAX = 8_192
 """Ends of leases in memory before those that are stale are dropped."""
@@ -427,6 +427,9 @@ def _drop_boxes(work: WorkingSet) -> None:
                 work.entries.pop(entry.number, None)
                 work.refs.pop((box.id, entry.sender, entry.id), None)
             del work.lanes[lane.id]
+            lane.old.clear()
+        # A mailbox and its lanes point to each other: parted, they are freed at once.
+        box.lanes.clear()
         del work.boxes_by_id[box.id], work.boxes[(box.desk.name, box.name)]
     # Where many are needed, it is not tried again at every commit.
     work.boxes_max = len(work.boxes_by_id) + BOXES_MAX // 4

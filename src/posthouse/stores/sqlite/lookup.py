@@ -595,7 +595,11 @@ class Lookup:
     def hold(self, entry: Entry) -> None:
         """Note under its token that a message is held."""
         key = (entry.lane.box.desk.name, entry.token or "")
-        self.held.setdefault(key, {})[entry.number] = entry
+        held = self.held.get(key)
+        if held is None:
+            self.held[key] = {entry.number: entry}
+        else:
+            held[entry.number] = entry
         if entry.ends_at is not None:
             heapq.heappush(self.ends, (entry.ends_at, entry.number))
         if self.undo is not None:
