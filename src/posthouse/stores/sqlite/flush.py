@@ -22,7 +22,7 @@ from .lookup import PAGE_ENTRIES, as_json, place_crc, seq_of
 from .records import CODES, READY, RECEIVED, Box, Entry, Lane, in_lane_now
 from .working import WorkingSet
 
-LAG_ENTRIES = 32_768
+LAG_ENTRIES = 16_384
 """How many messages an index may lack before a run over it begins."""
 LAG_DELETES = 4_096
 SLICE_ENTRIES = 64
@@ -31,11 +31,11 @@ COLD_NUMBERS = 8_192
 """Rows older than this many posts are deleted in bulk, younger ones at once: their pages are at hand."""
 TRIM_CHUNKS = 16
 """Exported chunks that are deleted with one commit."""
-BOXES_MAX = 60_000
+BOXES_MAX = 24_000
 """Mailboxes kept in memory."""
 ENDS_MAX = 8_192
 """Ends of leases in memory before those that are stale are dropped."""
-BODIES_BYTES_MAX = 12 << 20
+BODIES_BYTES_MAX = 8 << 20
 """Bodies kept in memory, so that leasing what came lately need not read."""
 
 

@@ -33,7 +33,7 @@ from .working import WorkingSet
 
 log = logging.getLogger("posthouse.store")
 
-CACHE_KIB = 32_768
+CACHE_KIB = 24_576
 """Pages that the writer keeps in memory."""
 
 
