@@ -31,7 +31,7 @@ COLD_NUMBERS = 8_192
 """Rows older than this many posts are deleted in bulk, younger ones at once: their pages are at hand."""
 TRIM_CHUNKS = 16
 """Exported chunks that are deleted with one commit."""
-BOXES_MAX = 24_000
+BOXES_MAX = 40_000
 """Mailboxes kept in memory."""
 ENDS_MAX = 8_192
 """Ends of leases in memory before those that are stale are dropped."""

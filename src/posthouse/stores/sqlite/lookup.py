@@ -505,8 +505,9 @@ class Lookup:
         self.read_rows([number for _, number in rows])
         for seq, number in rows:
             entry = self.entries.get(number)
-            if entry is None or entry.memory:
-                # Left over by a crash between a message's end and the bulk delete of its place.
+            if entry is None or entry.remembered:
+                # Left over by a crash between a message's end and the bulk delete of its place. (One that has
+                # just ended in this batch keeps its place: the batch's group may be undone.)
                 self.unqueue[(lane.id, seq)] = number
             elif not entry.unindexed and not entry.in_old:
                 # One that is unindexed is in the fresh list already.
