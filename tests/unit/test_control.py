@@ -269,7 +269,6 @@ def test_redrive_keeps_order_and_says_what_had_no_room(desk: Desk, ask: Ask, mon
 
 
 def test_an_exporter_writes_small_segments_only_after_a_wait(desk: Desk, tmp_path: Path) -> None:
-    pytest.importorskip("pyarrow")
     now = 0.0
     exporter = Exporter(desk, tmp_path / "journal", 100.0, lambda: now)
     desk.post("plain", "m1")

@@ -13,7 +13,7 @@ from ...mailbox.command import Lease, Renew
 from ...mailbox.message import Instant, State
 from ...mailbox.outcome import Delivery, Leased, LeaseLost, Outcome, Renewed
 from .changes import UNKNOWN_DESK, Changes
-from .records import LEASED, READY, Box, Desk, Entry, Lane
+from .records import READY, Box, Desk, Entry, Lane
 from .turns import leasable_at, quiet_at
 
 log = logging.getLogger("posthouse.store")
@@ -175,20 +175,14 @@ class Leasing(Changes):
     def _hold(self, command: Lease, entry: Entry, detail: str | None) -> None:
         _, _, token, holder, _, _, at = command
         work = self.work
-        lane = entry.lane
-        if work.undo is None:
-            work.dirty[entry.number] = entry
-            entry.state = LEASED
-            lane.in_flight += 1
-        else:
-            work.touch(entry)
-            work.fly(entry)
+        work.touch(entry)
+        work.fly(entry)
         if entry.due_at:
             entry.due_at = 0
             entry.row_changed = True
         entry.token = token
         entry.holder = holder
-        entry.ends_at = rules.lease_end(lane.box.desk.policy, at)
+        entry.ends_at = rules.lease_end(entry.lane.box.desk.policy, at)
         entry.lease_commit = work.commit
         entry.lease_changed = True
         work.hold(entry)
