@@ -3,6 +3,9 @@
     PosthouseError
     ├── InvalidInput        bad input from outside; nothing was changed
     │   └── ConfigError     our own setup: unknown key, wrong type, impossible value
+    ├── WireError           bytes from outside that are not what the protocol says
+    │   ├── BadEnvelope       no envelope, or not the one expected
+    │   └── BadAddress        no address of an agent
     ├── StoreError          infrastructure
     │   ├── StoreUnavailable  try again; whether the command took effect is unknown
     │   ├── StoreFull         no room on the disk; the command did not take effect
@@ -36,6 +39,24 @@ class ConfigError(InvalidInput):
     """A configuration that cannot be used, found at start."""
 
     code = "config"
+
+
+class WireError(PosthouseError):
+    """Bytes from outside that are not what the protocol says."""
+
+    code = "wire"
+
+
+class BadEnvelope(WireError):
+    """No envelope, or not the one that is expected here."""
+
+    code = "bad_envelope"
+
+
+class BadAddress(WireError):
+    """No address of an agent."""
+
+    code = "bad_address"
 
 
 class StoreError(PosthouseError):

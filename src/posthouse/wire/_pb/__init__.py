@@ -1,0 +1,1 @@
+"""Generated from protocol/*.proto; do not edit (a test compares)."""
