@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tests.stateful.histories import IDS, MAILBOXES, POLICIES, SENDERS, T0, History, stamped
+from tests.stateful.histories import IDS, MAILBOXES, POLICIES, SENDERS, SHELVES, T0, History, stamped
 
 from posthouse.mailbox.command import Command, Filter, Shift, Sweep, Together
 from posthouse.mailbox.event import Event
@@ -35,6 +35,7 @@ def rows(store: Store, ids: Sequence[str]) -> dict[str, list[Any]]:
         "lanes": lanes,
         "in lane": [view.number for lane in lanes for view in store.in_lane(*lane[:3], limit=ALL)],
         "desks": store.desks(),
+        "kept": [(shelf, *row) for shelf in sorted(set(SHELVES)) for row in store.kept(shelf)],
     }
 
 

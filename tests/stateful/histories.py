@@ -18,6 +18,7 @@ from posthouse.mailbox.command import (
     Cancel,
     Command,
     Filter,
+    Keep,
     Lease,
     Note,
     Park,
@@ -81,6 +82,8 @@ LANES = ("", "l")
 IDS = ("a", "b", "c", "d", "e", "f", "g", "h")
 SENDERS = ("s", "s", "s", "z")
 TOKENS = ("t", "t", "u", "v")
+SHELVES = ("blocks", "blocks", "keys")
+KEYS = ("a", "a b", "ä")
 CRAMPED = (0, 1, 2, 3, 4, 5, 6, 7)
 WAITS_S = (0, 0, 0, 0, 1, 1, 2, 5, 10, 31)
 USUAL = ("post",) * 4 + ("lease",) * 4 + ("settle",) * 5
@@ -117,7 +120,19 @@ class World(NamedTuple):
 def make_world(pick: Callable[[Sequence[Any]], Any]) -> World:
     names = sorted(POLICIES)
     desks = (pick(names),) if pick((True, True, False)) else (pick(names), pick(names))
-    extras = ("release", "renew", "sweep", "sweep", "operator", "operator", "pause", "together", "other", "hurry")
+    extras = (
+        "release",
+        "renew",
+        "sweep",
+        "sweep",
+        "operator",
+        "operator",
+        "pause",
+        "together",
+        "other",
+        "hurry",
+        "keep",
+    )
     kinds = tuple(kind for kind in extras if pick((True, False)))
     return World(pick, desks, pick((("m",), MAILBOXES)), pick((("",), LANES)), kinds + USUAL)
 
@@ -229,6 +244,8 @@ def make_command(w: World, desk: str, depth: int = 0) -> Command:
             if w.pick((True, False, False)):
                 return Pause(desk, w.pick(w.mailboxes), lane, holder=w.pick((None, "op")))
             return Resume(desk, w.pick(w.mailboxes), lane, w.pick((None, "op")))
+        case "keep":
+            return Keep(w.pick(SHELVES), w.pick(KEYS), w.pick((b"", b"1", b"22", None)))
         case "sweep":
             return Sweep(w.pick((200, 1, 2)))
         case "together" if not depth:

@@ -13,6 +13,7 @@ from typing import Any
 from ..mailbox.command import (
     Cancel,
     Command,
+    Keep,
     Lease,
     Note,
     Park,
@@ -258,7 +259,7 @@ class Effects:
         elif command.commands:
             self._count(_desk_of(command.commands[0]), "undone")
 
-    def _nothing(self, command: Note | Pause, outcome: Outcome) -> None:
+    def _nothing(self, command: Note | Pause | Keep, outcome: Outcome) -> None:
         pass
 
 
@@ -281,6 +282,7 @@ _GATHER: dict[type, Any] = {
     Together: Effects._together,
     Note: Effects._nothing,
     Pause: Effects._nothing,
+    Keep: Effects._nothing,
 }
 
 

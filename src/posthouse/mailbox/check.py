@@ -16,6 +16,7 @@ from .command import (
     Cancel,
     Command,
     Filter,
+    Keep,
     Lease,
     Note,
     Park,
@@ -43,6 +44,9 @@ DETAIL_BYTES_MAX = 16_384
 TOGETHER_MAX = 1_000
 """Commands in one all-or-nothing group: it is one step of a commit and cannot be cut."""
 COUNT_MAX = 2**63 - 1
+KEY_BYTES_MAX = 1_024
+VALUE_BYTES_MAX = 65_536
+"""Of what is kept on a shelf: facts, not payloads."""
 
 Policies = Mapping[str, Policy]
 
@@ -220,6 +224,32 @@ def _check_together(c: Together, policies: Policies) -> None:
         check_command(inner, policies)
 
 
+def _check_keep(c: Keep, policies: Policies) -> None:
+    check_name("shelf", c.shelf)
+    _check_key(c.key)
+    if c.value is None:
+        return
+    if type(c.value) is not bytes:
+        raise InvalidInput(f"value must be bytes or None, not {type(c.value).__name__}")
+    if len(c.value) > VALUE_BYTES_MAX:
+        raise InvalidInput(f"value is {len(c.value)} bytes long; at most {VALUE_BYTES_MAX} are allowed")
+
+
+def _check_key(key: object) -> None:
+    if type(key) is not str:
+        raise InvalidInput(f"key must be a string, not {type(key).__name__}")
+    if not key:
+        raise InvalidInput("key must not be empty")
+    try:
+        size_bytes = len(key.encode())
+    except UnicodeEncodeError:
+        raise InvalidInput("key holds a lone surrogate, which is not text") from None
+    if size_bytes > KEY_BYTES_MAX:
+        raise InvalidInput(f"key is {size_bytes} bytes long; at most {KEY_BYTES_MAX} are allowed")
+    if any(ord(c) < 32 or 127 <= ord(c) < 160 for c in key):
+        raise InvalidInput(f"key holds a control character: {key[:40]!r}")
+
+
 # Keyed by exact type, so each entry is called with the command that it is written for.
 _CHECKS: dict[type, Callable[[Any, Policies], None]] = {
     Lease: _check_lease,
@@ -237,6 +267,7 @@ _CHECKS: dict[type, Callable[[Any, Policies], None]] = {
     Pause: _check_pause,
     Resume: _check_switch,
     Purge: _check_selection,
+    Keep: _check_keep,
     Together: _check_together,
 }
 

@@ -213,6 +213,19 @@ class Purge(NamedTuple):
     at: Instant = 0
 
 
+class Keep(NamedTuple):
+    """Keep a fact of a role's own (a block, a registered key) under a shelf and a key. Outcome: Kept.
+
+    It is no message and no message's state, so the journal has no word of it.
+    """
+
+    shelf: str
+    key: str
+    value: bytes | None
+    """None: keep it no longer."""
+    at: Instant = 0
+
+
 class Together(NamedTuple):
     """All or nothing: the first outcome that is not success undoes the group and is its outcome."""
 
@@ -237,6 +250,7 @@ Single = (
     | Pause
     | Resume
     | Purge
+    | Keep
 )
 Command = Single | Together
 

@@ -144,6 +144,12 @@ class Purged(NamedTuple):
     skipped: int
 
 
+class Kept(NamedTuple):
+    """The shelf holds it now, or no longer; ``changed`` False when it was so already."""
+
+    changed: bool
+
+
 class Done(NamedTuple):
     """The outcomes of a Together that took effect."""
 
@@ -167,6 +173,7 @@ Outcome = (
     | Redriven
     | Switched
     | Purged
+    | Kept
     | Done
 )
 

@@ -37,6 +37,8 @@ How the commands behave, beyond their own docstrings; a store is right when it a
 - Start ends every lease in order of number: as Release does where lease_s is None, else as lost. No recall.
 - A message that is set aside or finished leaves its lane; redriven and unparked, it returns to its place,
   with attempts, unreceived, progress and batch cleared.
+- Keep compares bytes with what the shelf holds, commands before it in the batch included; it names no desk,
+  writes no event and is undone with its group. A batch of nothing but such changes is a commit all the same.
 - Together: an undone group leaves no event, number or row.
 
 Where more than one reading was possible, this one holds:
@@ -229,6 +231,12 @@ class Store(Protocol):
 
     def bodies(self, refs: Sequence[Ref]) -> list[bytes | None]:
         """The bodies of these messages, None where there is none (any more)."""
+
+    def kept(self, shelf: str, after: str = "", limit: int = 1_000) -> list[tuple[str, bytes]]:
+        """A page of what a shelf holds: keys above ``after`` with their values, in order of the keys' code points."""
+
+    def kept_value(self, shelf: str, key: str) -> bytes | None:
+        """What a shelf holds under this key, None if nothing."""
 
     def offset(self) -> int:
         """The journal's last offset."""

@@ -95,6 +95,7 @@ class MemoryStore:
         self._entries: dict[Ref, Entry] = {}
         self._lanes: dict[LaneKey, LaneRow] = {}
         self._mailboxes: dict[MailboxKey, MailboxRow] = {}
+        self._kept: dict[tuple[str, str], bytes] = {}
         self._counters: dict[str, int] = {"number": 0, "created": 0}
         # What follows from the entries; ``_put_entry`` alone keeps it so.
         self._in_lane: dict[str, dict[str, dict[str, list[tuple[int, Ref]]]]] = {}
@@ -139,6 +140,8 @@ class MemoryStore:
             return self._start(command)
         if isinstance(command, cm.Shift):
             return self._shift(command)
+        if isinstance(command, cm.Keep):
+            return self._keep(command)
         desk = _desk_of(command)
         policy = self.policies.get(desk)
         if policy is None:
@@ -181,6 +184,16 @@ class MemoryStore:
                 return outcome
             outcomes.append(outcome)
         return oc.Done(tuple(outcomes))
+
+    def _keep(self, c: cm.Keep) -> Outcome:
+        if self._kept.get((c.shelf, c.key)) == c.value:
+            return oc.Kept(False)
+        if c.value is None:
+            gone = self._kept.pop((c.shelf, c.key))
+            self._undo.append(lambda: self._kept.update({(c.shelf, c.key): gone}))
+        else:
+            self._put(self._kept, (c.shelf, c.key), c.value)
+        return oc.Kept(True)
 
     def _post(self, policy: Policy, c: cm.Post) -> Outcome:
         message, at = c.message, c.at
@@ -1010,6 +1023,19 @@ class MemoryStore:
         with self._lock:
             entries = [self._entries.get(ref) for ref in refs]
             return [None if e is None or e.memory else e.message.body for e in entries]
+
+    # ---- shelves ----
+
+    def kept(self, shelf: str, after: str = "", limit: int = 1_000) -> list[tuple[str, bytes]]:
+        """A page of what a shelf holds: keys above ``after`` with their values, in order."""
+        with self._lock:
+            found = sorted((key, value) for (of, key), value in self._kept.items() if of == shelf and key > after)
+            return found[:limit]
+
+    def kept_value(self, shelf: str, key: str) -> bytes | None:
+        """What a shelf holds under this key, None if nothing."""
+        with self._lock:
+            return self._kept.get((shelf, key))
 
     # ---- journal ----
 

@@ -10,6 +10,7 @@ from posthouse.mailbox.command import (
     Cancel,
     Command,
     Filter,
+    Keep,
     Lease,
     Note,
     Park,
@@ -67,6 +68,9 @@ GOOD: list[Command] = [
     Pause("mail", "alice", "", "poison"),
     Resume("mail", "alice", "lane", "me"),
     Purge(ALL),
+    Keep("relay.blocks", "pinch:a@h pinch:b@h", b"{}"),
+    Keep("shelf", "ä" * 512, b"x" * 65_536),
+    Keep("shelf", "key", None),
     Together((Post(MESSAGE), Settle(REF, "t", Verdict.DELIVERED))),
     Together(()),
 ]
@@ -103,6 +107,15 @@ BAD: list[tuple[Any, str]] = [
     (Lease("mail", None, "t", limit=True), "limit must be a whole number, not bool"),
     (Lease("mail", None, "t", limit=10**9), "limit must be between"),
     (Lease("mail", None, "t", bodies="yes"), "bodies must be"),  # type: ignore[arg-type]
+    (Keep("", "key", b""), "shelf must not be empty"),
+    (Keep("a\nb", "key", b""), "shelf holds a control character"),
+    (Keep("shelf", "", b""), "key must not be empty"),
+    (Keep("shelf", b"key", b""), "key must be a string"),  # type: ignore[arg-type]
+    (Keep("shelf", "a\x7fb", b""), "key holds a control character"),
+    (Keep("shelf", "\ud800", b""), "key holds a lone surrogate"),
+    (Keep("shelf", "ä" * 513, b""), "key is 1026 bytes long; at most 1024"),
+    (Keep("shelf", "key", "text"), "value must be bytes or None"),  # type: ignore[arg-type]
+    (Keep("shelf", "key", b"x" * 65_537), "value is 65537 bytes long; at most 65536"),
     (Renew("mail", "t", None, 3), "say which"),
     (Renew("mail", "t", REF, -1), "progress must be between"),
     (Renew("mail", "t", ("mail", "alice", "", "1")), "ref must be a Ref"),  # type: ignore[arg-type]

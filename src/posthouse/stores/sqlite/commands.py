@@ -15,6 +15,7 @@ from ...mailbox import rules
 from ...mailbox.command import (
     Cancel,
     Command,
+    Keep,
     Lease,
     Note,
     Park,
@@ -39,11 +40,12 @@ from .leasing import Leasing
 from .operating import Operating
 from .records import Box, Entry
 from .settling import Settling
+from .shelves import Keeping
 from .sweeping import Sweeping
 from .working import WorkingSet
 
 
-class Applier(Leasing, Settling, Sweeping, Operating):
+class Applier(Leasing, Settling, Sweeping, Operating, Keeping):
     """Applies commands one after the other, each seeing the effects of those before it."""
 
     def __init__(self, work: WorkingSet) -> None:
@@ -65,6 +67,7 @@ class Applier(Leasing, Settling, Sweeping, Operating):
             Pause: self._pause,
             Resume: self._resume,
             Purge: self._purge,
+            Keep: self._keep,
             Together: self._together,
         }
 

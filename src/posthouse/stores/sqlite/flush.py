@@ -18,6 +18,7 @@ import orjson
 from ...journal import chunk as chunks
 from ...mailbox import rules
 from ...mailbox.message import State
+from . import shelves
 from .lookup import PAGE_ENTRIES, as_json, place_crc, seq_of
 from .records import CODES, READY, RECEIVED, Box, Entry, Lane, in_lane_now
 from .working import WorkingSet
@@ -66,6 +67,8 @@ def flush(work: WorkingSet) -> None:
     _flush_places(work)
     posts = _flush_entries(work)
     _flush_indexes(work, posts)
+    if work.dirty_kept:
+        shelves.write(work.db, work.dirty_kept)
     if work.events:
         sealed = chunks.seal(work.chain, work.next_offset, work.events)
         work.db.execute("INSERT INTO chunk VALUES (?, ?, ?, ?, ?)", sealed)
@@ -97,6 +100,7 @@ def is_idle(work: WorkingSet) -> bool:
         or work.dirty
         or work.dirty_lanes
         or work.dirty_boxes
+        or work.dirty_kept
         or work.dropped_rows
         or work.dropped_memories
         or work.dropped_known
@@ -339,7 +343,7 @@ def tidy(work: WorkingSet) -> None:
     let_go(work)
     for changed in (
         work.dirty, work.dirty_lanes, work.dirty_boxes, work.dropped_rows, work.dropped_memories, work.dropped_leases,
-        work.dropped_known, work.requeued, work.forgotten, work.events,
+        work.dropped_known, work.requeued, work.forgotten, work.events, work.dirty_kept,
     ):  # fmt: skip
         changed.clear()
     work.commit = work.next_offset

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from . import shelves
 from .lookup import known_key, reads_rows
 
 FINDINGS_MAX = 20
@@ -51,6 +52,8 @@ def _findings(db: Any) -> Iterator[str]:
         " s.mailbox_id WHERE b.desk_id = d.id) AS counted FROM desk d WHERE d.depth <> counted"
     ):
         yield f"desk {name!r} says that it holds {said} messages and holds {counted}"
+    for shelf, key in shelves.damaged(db):
+        yield f"what shelf {shelf!r} keeps under {key!r} is not what was written"
 
 
 def _unknown(db: Any, table: str, watermark: int) -> Iterator[str]:

@@ -123,6 +123,7 @@ class Lookup:
         self.dirty: dict[int, Entry] = {}
         self.dirty_lanes: dict[int, Lane] = {}
         self.dirty_boxes: dict[int, Box] = {}
+        self.dirty_kept: dict[tuple[str, str], bytes | None] = {}
         self.undo: list[Callable[[], None]] | None = None
         self.events: list[tuple[Any, ...]] = []  # in the order of Event's fields; plain, since many are made
         self.probed: dict[tuple[int, str, str], int] = {}  # looked up in this batch, with their keys

@@ -25,7 +25,7 @@ from ...mailbox.message import Instant, Ref, check_name
 from ...mailbox.outcome import Outcome
 from ...mailbox.policy import Policy
 from ...mailbox.store import Chunk, DeskView, LaneView, MailboxView, MessageView, Segment
-from . import connection, flush, integrity, reads
+from . import connection, flush, integrity, reads, shelves
 from .checkpoint import Checkpointer
 from .commands import Applier
 from .lookup import kept_policies
@@ -245,6 +245,16 @@ class SqliteStore:
         """The bodies of these messages, None where there is none (any more)."""
         with self._reading() as work:
             return reads.bodies(work, refs)
+
+    def kept(self, shelf: str, after: str = "", limit: int = 1_000) -> list[tuple[str, bytes]]:
+        """A page of what a shelf holds: keys above ``after`` with their values, in order."""
+        with self._reading() as work:
+            return shelves.page(work.db, shelf, after, limit)
+
+    def kept_value(self, shelf: str, key: str) -> bytes | None:
+        """What a shelf holds under this key, None if nothing."""
+        with self._reading() as work:
+            return shelves.value(work.db, shelf, key)
 
     # ------------------------------------------------------------------ journal
 
