@@ -15,7 +15,7 @@ import math
 import re
 import socket
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,6 +34,7 @@ class Kind(enum.StrEnum):
     PATH = "path"
     TEXT = "text"
     WHOLE = "whole number"
+    NUMBER = "number"
     SECONDS = "duration"
     CHOICE = "choice"
     SWITCH = "true or false"
@@ -81,6 +82,10 @@ class Setting:
     most: float = math.inf
     choices: tuple[str, ...] = ()
     pattern: str = ""
+    short_for: str = ""
+    """A desk's field that this is another name of."""
+    secret: bool = False
+    """Never shown."""
 
     @property
     def variable(self) -> str:
@@ -147,6 +152,124 @@ SETTINGS: tuple[Setting, ...] = (
         least=1,
         most=100_000,
     ),
+    Setting("relay.enabled", Kind.SWITCH, True, "Whether `posthouse up` starts the relay."),
+    Setting(
+        "relay.host",
+        Kind.TEXT,
+        "127.0.0.1",
+        "The address to listen on; `*` is every address that the machine has.",
+        pattern=r"\*|[A-Za-z0-9._:%-]{1,255}",
+    ),
+    Setting("relay.port", Kind.WHOLE, 8080, "The port for WebSocket and HTTP; 0 takes any free one.", most=65_535),
+    Setting(
+        "relay.public_host",
+        Kind.TEXT,
+        "localhost",
+        "The host's name in agents' addresses and in what they sign. Agents are configured with the same name; "
+        "it must not change once there are any.",
+        pattern=r"[A-Za-z0-9._:\[\]-]{1,253}",
+    ),
+    Setting(
+        "relay.tls_cert",
+        Kind.PATH,
+        None,
+        "The certificate chain (PEM). With it and `relay.tls_key` the relay speaks TLS; both are read again on SIGHUP.",
+        derived="none",
+    ),
+    Setting("relay.tls_key", Kind.PATH, None, "The certificate's private key (PEM).", derived="none"),
+    Setting(
+        "relay.allowed_origins",
+        Kind.TEXT,
+        "",
+        "Web pages that may connect, by their Origin, parted by commas; `*` is all. "
+        "What sends no Origin (anything but a browser) is always allowed.",
+    ),
+    Setting(
+        "relay.queue_max",
+        Kind.WHOLE,
+        None,
+        "Messages that are kept for one recipient, over all senders. Short for `desk.relay.capacity`.",
+        derived="`desk.relay.capacity`: 1 000",
+        least=1,
+        most=1_000_000_000,
+        short_for="desk.relay.capacity",
+    ),
+    Setting(
+        "relay.queue_ttl_s",
+        Kind.SECONDS,
+        None,
+        "How long a message waits for its recipient. Short for `desk.relay.ttl_s`.",
+        derived="`desk.relay.ttl_s`: 7 days",
+        least=1,
+        most=31_536_000_000,
+        short_for="desk.relay.ttl_s",
+    ),
+    Setting(
+        "relay.sender_max",
+        Kind.WHOLE,
+        0,
+        "Messages that one sender may have in one recipient's queue, so that nobody fills it alone; 0: no such limit.",
+        most=1_000_000_000,
+    ),
+    Setting(
+        "relay.rate_limit",
+        Kind.NUMBER,
+        1.0,
+        "Frames a second that an agent may send in the long run; confirmations of relayed messages do not count.",
+        least=0.001,
+        most=1_000_000,
+    ),
+    Setting("relay.rate_burst", Kind.WHOLE, 10, "Frames that an agent may send at once.", least=1, most=1_000_000_000),
+    Setting(
+        "relay.start_pause_s",
+        Kind.SECONDS,
+        0.05,
+        "The pause between an agent's admission and the first queued message: some clients drop what comes sooner.",
+        most=5,
+    ),
+    Setting("relay.batch_size", Kind.WHOLE, 50, "Queued messages that are sent in one go.", least=1, most=1_000),
+    Setting("relay.batch_pause_s", Kind.SECONDS, 0.003, "The pause between two such batches.", most=5),
+    Setting(
+        "relay.heartbeat_s",
+        Kind.SECONDS,
+        25.0,
+        "How long a connection may be silent before it is pinged.",
+        least=1,
+        most=3_600,
+    ),
+    Setting(
+        "relay.heartbeat_wait_s", Kind.SECONDS, 7.0, "How long the answer to that ping may take.", least=1, most=3_600
+    ),
+    Setting(
+        "relay.connections_max",
+        Kind.WHOLE,
+        100_000,
+        "Connections at once; more are refused with 503.",
+        least=1,
+        most=10_000_000,
+    ),
+    Setting(
+        "relay.unauthenticated_max",
+        Kind.WHOLE,
+        1_000,
+        "Connections that have not authenticated yet; each has 10 s to do so.",
+        least=1,
+        most=1_000_000,
+    ),
+    Setting(
+        "relay.locked",
+        Kind.SWITCH,
+        False,
+        "Whether only approved keys may connect: those that were claimed or that `posthouse relay keys approve` named.",
+    ),
+    Setting(
+        "relay.secret",
+        Kind.TEXT,
+        None,
+        "What a claim must present in locked mode to have its key approved.",
+        derived="none: only an operator can approve",
+        secret=True,
+    ),
     Setting(
         "metrics.enabled",
         Kind.SWITCH,
@@ -210,6 +333,21 @@ _CHOICE_FIELDS: Mapping[str, type[enum.StrEnum]] = {
     "lost_lease": LostLease,
 }
 
+# The variables of the Go relay that this one replaces, and what becomes of their text.
+_PINCH: Mapping[str, tuple[tuple[str, Callable[[str], str]], ...]] = {
+    # That one listens on every address.
+    "PINCH_RELAY_PUBLIC_HOST": (("relay.public_host", str), ("relay.host", lambda text: "*")),
+    "PINCH_RELAY_PORT": (("relay.port", str),),
+    "PINCH_RELAY_DB": (("store.path", str),),
+    "PINCH_RELAY_QUEUE_MAX": (("relay.queue_max", str),),
+    "PINCH_RELAY_QUEUE_TTL": (("relay.queue_ttl_s", lambda hours: f"{hours}h"),),
+    "PINCH_RELAY_RATE_LIMIT": (("relay.rate_limit", str),),
+    "PINCH_RELAY_RATE_BURST": (("relay.rate_burst", str),),
+    "PINCH_RELAY_ALLOWED_ORIGINS": (("relay.allowed_origins", str),),
+}
+PINCH_VARIABLES: Mapping[str, str] = {variable: target[0][0] for variable, target in _PINCH.items()}
+"""The Go relay's variables and the settings that they stand for."""
+
 # Kubernetes puts these into every pod beside a service called "posthouse"; they are not meant for us.
 _FOREIGN = re.compile(r"POSTHOUSE_(SERVICE_(HOST|PORT\w*)|PORT(_\d+_\w+)?)")
 
@@ -243,6 +381,18 @@ class Config:
         """A duration in seconds."""
         return float(self.values[name].value)
 
+    def number(self, name: str) -> float:
+        """A number that need not be whole."""
+        return float(self.values[name].value)
+
+    def path_or_none(self, name: str) -> Path | None:
+        """A path setting that may be left out, absolute."""
+        return None if self.values[name].value is None else self.path(name)
+
+    def text_or_none(self, name: str) -> str | None:
+        """A text that may be left out."""
+        return None if self.values[name].value is None else self.text(name)
+
     def switch(self, name: str) -> bool:
         """A setting that is on or off."""
         return bool(self.values[name].value)
@@ -254,7 +404,7 @@ class Config:
     def explain(self) -> list[dict[str, Any]]:
         """Every setting and every field of every desk with its value and origin."""
         rows = [
-            {"name": name, "value": v.value, "source": str(v.source), "where": v.where or None}
+            {"name": name, "value": _explained(name, v.value), "source": str(v.source), "where": v.where or None}
             for name, v in self.values.items()
         ]
         for desk, policy in sorted(self.policies.items()):
@@ -294,7 +444,9 @@ def load(
     _read_environ(environ, folder, values, desk_values)
     _read_flags(flags, folder, values, desk_values)
     _derive(values, base)
-    return Config(path, base, values, _policies(desk_values), desk_values)
+    policies = _policies(desk_values)
+    _shorten(values, desk_values, policies)
+    return Config(path, base, values, policies, desk_values)
 
 
 def _find_file(environ: Mapping[str, str], folder: Path, flag: str | None) -> Path | None:
@@ -348,12 +500,20 @@ def _read_file(path: Path, values: dict[str, Value], desk_values: dict[str, Valu
                 known = same or [s.name for s in SETTINGS if s.name.startswith(f"{section}.")]
                 raise _unknown(where(section, key), f"{section}.{key}", known, "key")
             place = where(section, key)
-            values[setting.name] = Value(_checked(setting, raw, place, path.parent), Source.FILE, place)
+            found = Value(_checked(setting, raw, place, path.parent), Source.FILE, place)
+            _set(setting, found, values, desk_values)
 
 
 def _read_environ(
     environ: Mapping[str, str], folder: Path, values: dict[str, Value], desk_values: dict[str, Value]
 ) -> None:
+    # First the Go relay's, so that ours win.
+    for variable, targets in _PINCH.items():
+        if text := environ.get(variable, ""):
+            for name, read in targets:
+                setting = _BY_NAME[name]
+                given = Value(_checked(setting, read(text), variable, folder), Source.ENVIRONMENT, variable)
+                _set(setting, given, values, desk_values)
     for variable in sorted(environ):
         text = environ[variable]
         ours = variable.startswith(_PREFIX) and variable != FILE_VARIABLE and not _FOREIGN.fullmatch(variable)
@@ -363,10 +523,11 @@ def _read_environ(
             desk, field = _split_desk_variable(variable)
             _set_desk(desk, field, _from_text(text), Source.ENVIRONMENT, variable, desk_values)
             continue
-        setting = _BY_VARIABLE.get(variable)
-        if setting is None:
+        known = _BY_VARIABLE.get(variable)
+        if known is None:
             raise _unknown("environment", variable, [*_BY_VARIABLE, FILE_VARIABLE], "variable")
-        values[setting.name] = Value(_checked(setting, text, variable, folder), Source.ENVIRONMENT, variable)
+        given = Value(_checked(known, text, variable, folder), Source.ENVIRONMENT, variable)
+        _set(known, given, values, desk_values)
 
 
 def _read_flags(
@@ -380,7 +541,28 @@ def _read_flags(
         setting = _BY_NAME.get(name)
         if setting is None:
             raise _unknown(flag, name, list(_BY_NAME), "setting")
-        values[name] = Value(_checked(setting, text, flag, folder), Source.FLAG, flag)
+        _set(setting, Value(_checked(setting, text, flag, folder), Source.FLAG, flag), values, desk_values)
+
+
+def _set(setting: Setting, value: Value, values: dict[str, Value], desk_values: dict[str, Value]) -> None:
+    if setting.short_for:
+        desk_values[setting.short_for] = value
+    else:
+        values[setting.name] = value
+
+
+def _shorten(values: dict[str, Value], desk_values: Mapping[str, Value], policies: Mapping[str, Policy]) -> None:
+    """What is short for a desk's field has that field's value and origin."""
+    for setting in SETTINGS:
+        if setting.short_for:
+            _, desk, field = setting.short_for.split(".")
+            given = desk_values.get(setting.short_for, Value(None, Source.DEFAULT, ""))
+            values[setting.name] = given._replace(value=policies[desk].as_json()[field])
+
+
+def _explained(name: str, value: Plain | None) -> Plain | None:
+    """The value as it may be shown."""
+    return "(hidden)" if value is not None and _BY_NAME[name].secret else value
 
 
 def _derive(values: dict[str, Value], base: Path) -> None:
@@ -406,16 +588,17 @@ def _checked(setting: Setting, raw: object, where: str, folder: Path) -> Plain:
     """The raw value as the setting's kind, or ConfigError. Text is read the same from every source."""
 
     def wrong(expected: str) -> ConfigError:
-        return ConfigError(f"{where}: {setting.name} must be {expected}: {_shown(raw)}")
+        shown = "(hidden)" if setting.secret else _shown(raw)
+        return ConfigError(f"{where}: {setting.name} must be {expected}: {shown}")
 
     if setting.kind is Kind.SWITCH:
         found = raw if isinstance(raw, bool) else _SWITCHES.get(raw.lower()) if isinstance(raw, str) else None
         if found is None:
             raise wrong("true or false")
         return found
-    if setting.kind is Kind.WHOLE or setting.kind is Kind.SECONDS:
-        expected = "a whole number" if setting.kind is Kind.WHOLE else "a duration such as 30, '5m' or '1h30m'"
-        number = _whole(raw) if setting.kind is Kind.WHOLE else _seconds(raw)
+    if setting.kind in _NUMBERS:
+        expected, read = _NUMBERS[setting.kind]
+        number = read(raw)
         if number is None:
             raise wrong(expected)
         if not setting.least <= number <= setting.most:
@@ -466,6 +649,19 @@ def _seconds(raw: object) -> float | None:
     if isinstance(raw, int | float) and not isinstance(raw, bool):
         return float(raw)
     return duration_s(raw) if isinstance(raw, str) else None
+
+
+def _number(raw: object) -> float | None:
+    if isinstance(raw, int | float) and not isinstance(raw, bool):
+        return float(raw)
+    return float(raw) if isinstance(raw, str) and re.fullmatch(r"\d{1,18}(\.\d{1,18})?", raw) else None
+
+
+_NUMBERS: Mapping[Kind, tuple[str, Callable[[object], float | None]]] = {
+    Kind.WHOLE: ("a whole number", _whole),
+    Kind.NUMBER: ("a number", _number),
+    Kind.SECONDS: ("a duration such as 30, '5m' or '1h30m'", _seconds),
+}
 
 
 def _shown(raw: object) -> str:

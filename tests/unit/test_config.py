@@ -88,7 +88,7 @@ def test_paths_start_from_the_file_that_names_them_and_otherwise_from_the_workin
         ("# why\n\n[stoer]\npath = 'x'\n", "store", 3),
         ("[engine]\nsweep_s = 5\n\n[metrics]\nhots = 'x'\n", "metrics.host", 5),
         ("store.nod = 'x'\n", "store.node", 1),
-        ("[store]\nport = 9\n", "metrics.port", 2),
+        ("[store]\nexport_s = 9\n", "journal.export_s", 2),
         ("[desk.relay]\ncapcity = 5\n", "desk.relay.capacity", 2),
         ("desk.relay = {ttl = 5}\n", "desk.relay.ttl_s", 1),
         ("[desk.inbuond]\ncapacity = 5\n", "inbound", 2),

@@ -92,7 +92,7 @@ def config_page() -> str:
     for s in SETTINGS:
         default = s.derived if s.default is None else f"`{_toml(s.default)}`"
         kind = " · ".join(f"`{c}`" for c in s.choices) if s.choices else str(s.kind)
-        if s.kind in (Kind.WHOLE, Kind.SECONDS) and s.most != math.inf:
+        if s.kind in (Kind.WHOLE, Kind.NUMBER, Kind.SECONDS) and s.most != math.inf:
             kind += f", {s.least:g} to {s.most:.0f}"
         settings.append(f"| `{s.name}` | {kind} | {default} | `{s.variable}` | {s.help} |")
     fields = []

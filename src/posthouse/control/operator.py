@@ -20,7 +20,7 @@ from ..mailbox.store import Store
 from . import socket
 from .catalogue import run
 from .client import Client
-from .operation import Answer, Context
+from .operation import Answer, Context, KeepHook
 from .server import user_name
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ class Direct:
         self._store = store
         self._engine: Engine | None = None
         self.before_trim: list[Callable[[], None]] = []
+        self.on_keep: list[KeepHook] = []
 
     @property
     def store(self) -> Store:

@@ -60,6 +60,8 @@ class Engine:
         self.on_commit: list[CommitHook] = []
         self.before_trim: list[Callable[[], None]] = []
         """Called before journal chunks are trimmed, by whoever exports them: the last chance to read them."""
+        self.on_keep: list[Callable[[str, str, bytes | None], None]] = []
+        """Told, by whoever changed it, of a shelf, a key and the value it has now: a role that acts on it at once."""
         self._store = store
         self._policies = store.policies
         self.stats = Stats()
