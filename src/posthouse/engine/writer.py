@@ -181,16 +181,16 @@ class Writer:
 
         self._ports: dict[asyncio.AbstractEventLoop, Port] = {}
         self._shift_us = 0  # set clock that no commit knows of yet
-        self._thread: threading.Thread | None = None
+        self._worker: threading.Thread | None = None
 
     # Callers' side: any thread.
 
     def start(self) -> None:
         """Start the thread."""
-        assert self._thread is None
+        assert self._worker is None
         self._closing = False
-        self._thread = threading.Thread(target=self._run, name="posthouse-writer", daemon=True)
-        self._thread.start()
+        self._worker = threading.Thread(target=self._run, name="posthouse-writer", daemon=True)
+        self._worker.start()
 
     def submit(self, commands: tuple[Command, ...], job: Job | None = None) -> asyncio.Future[Any]:
         """Submit from a running event loop; the future is given the outcomes (or the job's result)."""
@@ -265,19 +265,19 @@ class Writer:
             self._closing = True
             self._wake()
         self._stop_asked.set()
-        if self._thread is None:
+        if self._worker is None:
             # Never started: nothing was taken, and the store is still the caller's thread's.
-            self._thread = threading.Thread()
+            self._worker = threading.Thread()
             self._store.close()
-        elif self._thread.is_alive() and not self.is_current_thread():
+        elif self._worker.is_alive() and not self.is_current_thread():
             # From the writer's own thread (a failure callback may do it) the end is only asked for.
-            self._thread.join()
+            self._worker.join()
         if waiter is not None and waiter.error is not None:
             log.warning("the last commands failed: %s", waiter.error)
 
     def is_current_thread(self) -> bool:
         """Whether the caller is on the writer's own thread."""
-        return self._thread is threading.current_thread()
+        return self._worker is threading.current_thread()
 
     def abort(self, error: BaseException) -> None:
         """Stop as after a failure, between two groups: a part of the engine broke."""
@@ -306,7 +306,7 @@ class Writer:
             error = EngineClosed(f"the engine has stopped: {self._failure}")
             error.__cause__ = self._failure
             return error
-        return EngineClosed("the engine is closed" if self._thread is not None else "the engine is not started")
+        return EngineClosed("the engine is closed" if self._worker is not None else "the engine is not started")
 
     def _open_port(self, loop: asyncio.AbstractEventLoop) -> Port:
         with self._mutex:

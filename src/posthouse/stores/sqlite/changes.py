@@ -17,7 +17,11 @@ UNKNOWN_DESK = Refused(Refusal.UNKNOWN_DESK)
 
 
 class Changes:
-    """The base of the appliers: changes to records, each with its event."""
+    """The first of the appliers: changes to records, each with its event.
+
+    Each applier builds on the one before, in one line (the compiler of the hot path takes one base class):
+    Changes, Leasing, Settling, Sweeping, Operating, Keeping, Applier.
+    """
 
     def __init__(self, work: WorkingSet) -> None:
         self.work = work

@@ -36,16 +36,13 @@ from ...mailbox.command import (
 from ...mailbox.message import FINISHED, SECOND
 from ...mailbox.outcome import FAILURES, Done, Duplicate, Outcome, Posted, Refused
 from .changes import UNKNOWN_DESK, has_ended
-from .leasing import Leasing
-from .operating import Operating
+from .lookup import as_json
 from .records import Box, Entry
-from .settling import Settling
 from .shelves import Keeping
-from .sweeping import Sweeping
 from .working import WorkingSet
 
 
-class Applier(Leasing, Settling, Sweeping, Operating, Keeping):
+class Applier(Keeping):
     """Applies commands one after the other, each seeing the effects of those before it."""
 
     def __init__(self, work: WorkingSet) -> None:
@@ -131,7 +128,7 @@ class Applier(Leasing, Settling, Sweeping, Operating, Keeping):
             work.read_heads([lane for box in leased if box.lane_count == 1 for lane in box.lanes.values()])
 
     def _post(self, command: Post) -> Outcome:
-        message, quiet, exempt, reason, at = command
+        message, quiet, exempt, reason, own_posted_at, at = command
         desk_name, mailbox, id, body, sender, lane_name, kind, batch_key, headers, cause, due_at, own_limit = message
         work = self.work
         self._tick(at)
@@ -163,16 +160,20 @@ class Applier(Leasing, Settling, Sweeping, Operating, Keeping):
             lane = work.make_lane(box, lane_name)
         work.touch_lane(lane)
         seq = lane.last_seq = lane.last_seq + 1
-        expires_at = rules.expiry(policy, message, at)
+        posted_at, detail = at, ""
+        if own_posted_at is not None:
+            posted_at = min(own_posted_at, at)
+            detail = as_json({"posted_at": posted_at})
+        expires_at = rules.expiry(policy, message, posted_at)
         entry = Entry(
-            work.next_number, lane, seq, id, sender, kind, at, batch_key, headers, cause, due_at, own_limit, quiet,
-            work.commit, body, size_bytes, zlib.crc32(body), expires_at,
+            work.next_number, lane, seq, id, sender, kind, posted_at, batch_key, headers, cause, due_at, own_limit,
+            quiet, work.commit, body, size_bytes, zlib.crc32(body), expires_at,
         )  # fmt: skip
         work.add(entry)
         work.events.append(
             (
                 at, ev.POSTED, desk_name, mailbox, lane_name, seq, id, kind, sender, 0, None, size_bytes, reason, None,
-                due_at or at, expires_at, cause, None,
+                due_at or at, expires_at, cause, detail or None,
             )
         )  # fmt: skip
         if due_at:

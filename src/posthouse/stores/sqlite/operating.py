@@ -11,14 +11,15 @@ from ...mailbox import rules
 from ...mailbox.command import PURGEABLE, REDRIVABLE, Cancel, Filter, Note, Park, Pause, Purge, Redrive, Resume, Unpark
 from ...mailbox.message import FINISHED, SECOND, Instant, Ref, State
 from ...mailbox.outcome import Noted, NotFound, Outcome, Purged, Redriven, Refusal, Refused, Settled, Switched
-from .changes import UNKNOWN_DESK, Changes
+from .changes import UNKNOWN_DESK
 from .lookup import scan_sql
 from .records import READY, Box, Entry, Lane
+from .sweeping import Sweeping
 
 SCAN_PAGE = 512
 
 
-class Operating(Changes):
+class Operating(Sweeping):
     """Does what operators ask for."""
 
     def _note(self, command: Note) -> Outcome:

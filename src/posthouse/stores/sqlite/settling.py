@@ -7,11 +7,12 @@ from ...mailbox import rules
 from ...mailbox.command import Release, Settle, Verdict
 from ...mailbox.message import State
 from ...mailbox.outcome import LeaseLost, NotFound, Outcome, Released, Settled
-from .changes import UNKNOWN_DESK, Changes, number_of
+from .changes import UNKNOWN_DESK, number_of
+from .leasing import Leasing
 from .records import LEASED, READY, RECEIVED
 
 
-class Settling(Changes):
+class Settling(Leasing):
     """Ends leases by the holder's word or its leaving."""
 
     def _settle(self, command: Settle) -> Outcome:

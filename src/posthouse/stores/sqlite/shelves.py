@@ -13,10 +13,10 @@ from typing import Any
 from ...errors import StoreCorrupt
 from ...mailbox.command import Keep
 from ...mailbox.outcome import Kept, Outcome
-from .changes import Changes
+from .operating import Operating
 
 
-class Keeping(Changes):
+class Keeping(Operating):
     """Applies Keep."""
 
     def _keep(self, command: Keep) -> Outcome:

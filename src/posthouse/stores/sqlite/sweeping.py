@@ -13,11 +13,12 @@ from ...mailbox.command import Shift, Start, Sweep
 from ...mailbox.event import Event
 from ...mailbox.message import FINISHED, Instant, State
 from ...mailbox.outcome import Outcome, Shifted, Started, Swept
-from .changes import Changes, number_of
+from .changes import number_of
 from .records import READY, RECEIVED, Entry
+from .settling import Settling
 
 
-class Sweeping(Changes):
+class Sweeping(Settling):
     """Ends what has lasted long enough."""
 
     def _sweep(self, command: Sweep) -> Outcome:
