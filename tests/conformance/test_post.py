@@ -237,3 +237,29 @@ def test_an_expired_id_is_remembered_after_the_sweep(scene: Scene) -> None:
     scene.later(10)
     scene.do(Sweep())
     assert scene.do(Post(message("ttl", "a"))) == Duplicate(State.EXPIRED, 1, 0, "ttl", None, scene.at)
+
+
+def test_an_import_keeps_its_age_and_what_is_left_of_its_time(scene: Scene) -> None:
+    posted_at = scene.in_s(-4)
+    outcome = scene.do(Post(message("ttl", "a"), reason="import", posted_at=posted_at))
+    assert outcome == Posted(1, scene.in_s(6))
+    assert scene.view("ttl", "a").posted_at == posted_at
+    mailbox = scene.store.mailbox("ttl", "m")
+    assert mailbox is not None
+    assert mailbox.oldest_at == posted_at
+    (event,) = scene.events("a")
+    assert (event.at, event.due_at, event.reason) == (scene.at, scene.at, "import")
+    assert event.detail == f'{{"posted_at":{posted_at}}}'
+    assert scene.leased("ttl").deliveries[0].posted_at == posted_at
+
+
+def test_an_import_is_never_from_the_future(scene: Scene) -> None:
+    outcome = scene.do(Post(message("ttl", "a"), reason="import", posted_at=scene.in_s(60)))
+    assert outcome == Posted(1, scene.in_s(10))
+    assert scene.view("ttl", "a").posted_at == scene.at
+
+
+def test_an_import_whose_time_has_passed_expires_at_the_first_look(scene: Scene) -> None:
+    scene.do(Post(message("ttl", "a"), reason="import", posted_at=scene.in_s(-60)))
+    assert scene.lease("ttl") == []
+    assert scene.story("a") == ["posted:import", "expired:ttl"]

@@ -191,7 +191,9 @@ def make_post(w: World, desk: str) -> Post:
         due_at=due_at,
         expires_at=expires_at,
     )
-    return Post(message, quiet=special != "hurry", exempt=special == "exempt", reason=w.pick((None, None, "import")))
+    reason = w.pick((None, None, "import"))
+    posted_at = {"a": -1, "b": -25, "c": 3}.get(message.id) if reason else None
+    return Post(message, special != "hurry", special == "exempt", reason, posted_at)
 
 
 def make_lease(w: World, desk: str) -> Lease:
@@ -347,6 +349,7 @@ def stamped(command: Any, at: Instant, known: Sequence[MessageView]) -> Any:
     if isinstance(command, Post):
         m = command.message
         changes["message"] = m._replace(due_at=after(m.due_at, at), expires_at=after(m.expires_at, at))
+        changes["posted_at"] = after(command.posted_at, at)
     if isinstance(command, Settle):
         changes["due_at"] = after(command.due_at, at)
     if isinstance(command, Redrive | Unpark | Purge):

@@ -91,7 +91,8 @@ COLUMNS: tuple[Column, ...] = (
         "string",
         True,
         "JSON where an event needs more: `started` carries the policies in force and, after a restore, "
-        '`restored_from` = {"node", "offset"}; `leased` of a batch carries {"batch": first id}.',
+        '`restored_from` = {"node", "offset"}; `leased` of a batch carries {"batch": first id}; '
+        '`posted` of an import carries {"posted_at": µs}, when it was posted where it came from.',
     ),
 )
 """The columns in their order, which is also the order of values in the chain."""

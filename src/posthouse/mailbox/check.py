@@ -65,7 +65,7 @@ def check_command(command: Command, policies: Policies) -> None:
     """Raise InvalidInput with the first thing that is wrong; a command that passes can be applied."""
     # Posts come first and alone, since a busy engine checks tens of thousands of them a second.
     if type(command) is Post:
-        message, quiet, exempt, reason, _ = command
+        message, quiet, exempt, reason, posted_at, _ = command
         check_message(message)
         # It takes any empty value for an empty string or no headers; a store does not.
         if type(message[6]) is not str or type(message[7]) is not str or type(message[8]) is not dict:
@@ -76,6 +76,10 @@ def check_command(command: Command, policies: Policies) -> None:
         _check_flag("exempt", exempt)
         if reason is not None:
             _check_reason(reason, ev.REASONS[ev.POSTED])
+        if posted_at is not None:
+            check_instant("posted_at", posted_at)
+            if reason != "import":
+                raise InvalidInput("posted_at is for imports: the reason must say so")
         return
     check = _CHECKS.get(type(command))
     if check is None:

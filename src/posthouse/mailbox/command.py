@@ -54,6 +54,9 @@ class Post(NamedTuple):
     """True: not refused as FULL (a confirmation of something that was relayed)."""
     reason: str | None = None
     """For the journal: where it came from, e.g. ``import``."""
+    posted_at: Instant | None = None
+    """When it was posted where it was imported from: its age and the desk's ttl_s count from then, and the
+    event says so in ``detail``. The event's own ``at`` stays the instant of the import."""
     at: Instant = 0
 
 

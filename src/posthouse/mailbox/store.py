@@ -9,7 +9,9 @@ How the commands behave, beyond their own docstrings; a store is right when it a
 
 - Order among messages is by ``number``, one counter for the whole store; in a lane it is by ``seq``.
 - Post looks for a duplicate first (a known id whose memory has ended at ``at`` is forgotten then),
-  then asks ``rules.admit``. Refusals and duplicates write their event and take no number.
+  then asks ``rules.admit``. Refusals and duplicates write their event and take no number. An imported message's
+  own ``posted_at`` (``at`` at the latest) takes the place of ``at`` in its row and for ``rules.expiry``, and stands
+  in ``detail`` of its event.
 - A lane can be leased when neither it nor its mailbox is paused and the walk along its messages in
   lane (ready, leased, received; in order) takes at least one: in flight ones are passed over; it ends
   when limit or window is reached (counting all in flight of the lane), or at one that is not due;

@@ -209,6 +209,7 @@ class MemoryStore:
         if refusal is not None:
             self._record_door(c, ev.REFUSED, str(refusal))
             return oc.Refused(refusal)
+        posted_at = at if c.posted_at is None else min(c.posted_at, at)
         lane = self._lane_row(_lane_key(message))
         self._put(self._lanes, _lane_key(message), lane._replace(last_seq=lane.last_seq + 1))
         entry = Entry(
@@ -216,14 +217,23 @@ class MemoryStore:
             number=self._next("number"),
             seq=lane.last_seq + 1,
             state=State.READY,
-            posted_at=at,
+            posted_at=posted_at,
             quiet=c.quiet,
-            expires_at=rules.expiry(policy, message, at),
+            expires_at=rules.expiry(policy, message, posted_at),
             due_at=message.due_at or 0,
             posted_in=self._serial,
         )
         self._put_entry(message.ref, entry)
-        self._record(entry, ev.POSTED, at, reason=c.reason, due_at=message.due_at or at, expires_at=entry.expires_at)
+        detail = None if c.posted_at is None else _json({"posted_at": posted_at})
+        self._record(
+            entry,
+            ev.POSTED,
+            at,
+            reason=c.reason,
+            due_at=message.due_at or at,
+            expires_at=entry.expires_at,
+            detail=detail,
+        )
         return oc.Posted(entry.seq, entry.expires_at)
 
     def _lease(self, policy: Policy, c: cm.Lease) -> Outcome:

@@ -96,6 +96,8 @@ BAD: list[tuple[Any, str]] = [
     (Post(MESSAGE, quiet=1), "quiet must be"),  # type: ignore[arg-type]
     (Post(MESSAGE, exempt=None), "exempt must be"),  # type: ignore[arg-type]
     (Post(MESSAGE, reason="because"), "reason must be import"),
+    (Post(MESSAGE, posted_at=5), "posted_at is for imports"),
+    (Post(MESSAGE, reason="import", posted_at=-1), "posted_at is out of range"),
     (Lease("nowhere", None, "t"), "unknown desk"),
     (Lease(["mail"], None, "t"), "desk must be a string"),  # type: ignore[arg-type]
     (Lease("mail", "", "t"), "mailbox must not be empty"),
