@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.conformance.scene import Scene, message, ref
 
-from posthouse.mailbox.command import Cancel, Lease, Park, Pause, Post, Renew, Resume, Settle, Sweep, Verdict
+from posthouse.mailbox.command import Cancel, Lease, Park, Pause, Post, Release, Renew, Resume, Settle, Sweep, Verdict
 from posthouse.mailbox.message import State
 from posthouse.mailbox.outcome import Leased, LeaseLost, Refusal, Refused, Renewed
 
@@ -374,3 +374,12 @@ def test_a_paused_mailbox_and_a_paused_lane_give_nothing(scene: Scene) -> None:
     scene.deliver("plain", "b")
     scene.do(Resume("plain", "m"))
     assert scene.lease("plain") == ["a"]
+
+
+def test_a_delivery_says_whether_its_lease_was_committed_with_its_post(scene: Scene) -> None:
+    scene.post("relay", "waited")
+    *_, leased = scene.apply(Post(message("relay", "at once")), Lease("relay", "m", "t", limit=10))
+    assert isinstance(leased, Leased)
+    assert [(d.message.id, d.live) for d in leased.deliveries] == [("waited", False), ("at once", True)]
+    scene.do(Release("relay", "t"))
+    assert [d.live for d in scene.leased("relay").deliveries] == [False, False]

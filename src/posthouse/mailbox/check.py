@@ -193,8 +193,8 @@ def _check_park(c: Park, policies: Policies) -> None:
     _check_ref(c.ref, policies)
     _check_holder(c.holder)
     if c.reason is not None:
-        # The other reasons say that the engine parked it.
-        _check_reason(c.reason, ("operator", "review"))
+        # The other reasons say that the engine parked it. (Corrupt: a holder could not read what it leased.)
+        _check_reason(c.reason, ("operator", "review", "corrupt"))
 
 
 def _check_selection(c: Redrive | Unpark | Purge, policies: Policies) -> None:

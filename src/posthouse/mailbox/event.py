@@ -67,7 +67,7 @@ REASONS: dict[str, tuple[str, ...]] = {
     POSTED: ("import",),
     REFUSED: (
         "full", "oversize", "ttl", "unknown_desk", "blocked", "spoofed", "forbidden_type", "bad_address",
-        "rate_limited", "malformed", "unconfirmed", "auth",
+        "rate_limited", "malformed", "unmatched", "auth",
     ),
     RETRIED: ("failed", "unconfirmed", "lease_lost", "rate_limited", "not_sent"),
     RELEASED: ("left", "offline", "returned"),

@@ -57,6 +57,8 @@ class Delivery(NamedTuple):
     progress: int
     batch: str | None
     """The id of the first message of its batch."""
+    live: bool = False
+    """This lease was committed with the message's post, so it never waited in the store."""
 
 
 class Leased(NamedTuple):

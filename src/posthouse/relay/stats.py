@@ -10,8 +10,8 @@ class Stats:
 
     __slots__ = (
         "authenticated", "closed", "confirmed", "delivered_bytes", "delivered_frames", "duplicates", "flushed_frames",
-        "flushes", "frames", "opened", "pings", "posted", "refused", "set_aside", "slow", "store_failures", "taken_over",
-        "unparseable",
+        "flushes", "frames", "opened", "pings", "posted", "refused", "set_aside", "slow", "store_failures",
+        "taken_over", "unparseable",
     )  # fmt: skip
 
     def __init__(self) -> None:

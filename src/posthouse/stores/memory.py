@@ -293,6 +293,7 @@ class MemoryStore:
                     ends_at,
                     entry.progress,
                     entry.batch,
+                    entry.live,
                 )
             )
         return deliveries

@@ -202,7 +202,7 @@ class Leasing(Changes):
             deliveries.append(
                 Delivery(
                     entry.message(body), entry.seq, entry.attempts + 1, entry.posted_at, entry.ends_at, entry.progress,
-                    entry.batch,
+                    entry.batch, entry.lease_commit == entry.post_commit,
                 )
             )  # fmt: skip
         return tuple(deliveries)
