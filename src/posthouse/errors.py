@@ -2,7 +2,9 @@
 
     PosthouseError
     ├── InvalidInput        bad input from outside; nothing was changed
-    │   └── ConfigError     our own setup: unknown key, wrong type, impossible value
+    │   ├── BadFile         another program's file that cannot be read, or not now
+    │   ├── ConfigError     our own setup: unknown key, wrong type, impossible value
+    │   └── BadIdentity     an agent's key file that is missing, damaged or readable by others
     ├── WireError           bytes from outside that are not what the protocol says
     │   ├── BadEnvelope       no envelope, or not the one expected
     │   └── BadAddress        no address of an agent
@@ -14,6 +16,7 @@
     │   ├── StoreFailed       a write or sync failed; the process must stop
     │   ├── SchemaMismatch    written by a newer program: stop
     │   └── EngineClosed      the engine is closed or has stopped
+    ├── RelayRefused        the relay does not admit this agent
     └── MissingExtra        an optional part is not installed
 
 Each class has a stable ``code``, used on the wire, in the journal and in the console.
@@ -39,6 +42,18 @@ class ConfigError(InvalidInput):
     """A configuration that cannot be used, found at start."""
 
     code = "config"
+
+
+class BadIdentity(InvalidInput):
+    """An agent's key file that is missing, damaged or readable by others."""
+
+    code = "bad_identity"
+
+
+class BadFile(InvalidInput):
+    """Another program's file that cannot be read: damaged, of another kind, or in use."""
+
+    code = "bad_file"
 
 
 class WireError(PosthouseError):
@@ -108,6 +123,12 @@ class EngineClosed(StoreError):
     """The engine is closed, or stopped after a failure that it must not survive."""
 
     code = "engine_closed"
+
+
+class RelayRefused(PosthouseError):
+    """The relay does not admit this agent, or is not the relay that it should be."""
+
+    code = "relay_refused"
 
 
 class MissingExtra(PosthouseError):

@@ -279,7 +279,6 @@ def block_notification(blocker: str, blocked: str, timestamp_ms: int) -> bytes:
     return Envelope(
         version=VERSION,
         from_address=blocker,
-        to_address=blocked,
         type=pb.MESSAGE_TYPE_BLOCK_NOTIFICATION,
         timestamp=timestamp_ms,
         block_notification=pb.BlockNotification(blocker_address=blocker, blocked_address=blocked),
@@ -291,7 +290,6 @@ def unblock_notification(unblocker: str, unblocked: str, timestamp_ms: int) -> b
     return Envelope(
         version=VERSION,
         from_address=unblocker,
-        to_address=unblocked,
         type=pb.MESSAGE_TYPE_UNBLOCK_NOTIFICATION,
         timestamp=timestamp_ms,
         unblock_notification=pb.UnblockNotification(unblocker_address=unblocker, unblocked_address=unblocked),
