@@ -157,8 +157,8 @@ class Runner:
 
     def _up(self, line: int, words: list[str]) -> str:
         """Start a server; what it says of itself, up to its last line."""
-        # Any free port, since the usual one may be somebody else's.
-        environ = {**os.environ, "POSTHOUSE_METRICS_PORT": "0"}
+        # Any free ports, since the usual ones may be somebody else's.
+        environ = {**os.environ, "POSTHOUSE_METRICS_PORT": "0", "POSTHOUSE_RELAY_PORT": "0"}
         self._server = subprocess.Popen(
             [*PROGRAM, *words], env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )

@@ -54,7 +54,7 @@ def cli_page() -> str:
         words = " ".join(path)
         parts.append(f"{'#' * len(path)} `{words}`\n")
         parts.append(_paragraphs(command))
-        if isinstance(command, click.Group):
+        if isinstance(command, click.Group) and not command.invoke_without_command:
             parts.append("")
             continue
         context = click.Context(command, info_name=words)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import keyword
 import os
 import sys
 from collections.abc import Sequence
@@ -19,12 +20,14 @@ INTERRUPTED = 130
 
 COMMANDS: dict[str, str] = {
     "up": "Start the server and keep it running until SIGTERM or Ctrl-C.",
+    "relay": "The relay: run it alone, and say which keys may connect.",
     "mailbox": "Mailboxes: how full, how old, pause, resume, purge.",
     "lane": "Lanes: why one is not moving, and unblocking it.",
     "message": "Single messages: show, history, post, cancel, set aside.",
     "dead": "Dead letters: grouped by error, shown, redriven, purged.",
     "journal": "The journal: export it, verify it, watch it.",
     "snapshot": "Snapshots: copy a working store, make a store from a copy.",
+    "import": "Take over what another program kept: the queue of a Pinch relay.",
     "doctor": "Check the store, its journal, disk, clock, permissions and socket.",
     "config": "The configuration: each value and where it came from.",
     "completion": "Print the completion script of a shell.",
@@ -114,6 +117,11 @@ class Group(click.Group):
 
     command_class = Command
 
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        if self.invoke_without_command:
+            self.params += common_options()
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The most used ones first, not by the alphabet."""
         return list(self.commands)
@@ -130,7 +138,9 @@ class Root(click.Group):
         """Load the module of a command when it is asked for."""
         if cmd_name not in COMMANDS:
             return None
-        command = getattr(importlib.import_module(f".{cmd_name}", __package__), cmd_name)
+        # A word of the language cannot be a module's name as it is.
+        name = f"{cmd_name}_" if keyword.iskeyword(cmd_name) else cmd_name
+        command = getattr(importlib.import_module(f".{name}", __package__), name)
         assert isinstance(command, click.Command)
         return command
 

@@ -11,7 +11,7 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -24,29 +24,56 @@ from .session import STORE, Failure, Json, Session
 
 if TYPE_CHECKING:
     from ..control.journal import Exporter
+    from ..engine.engine import Engine
+    from ..metrics import Metrics
+    from ..relay.server import RelayServer
 
 _log = logging.getLogger("posthouse.up")
+_SHORT = "Short for --set "
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def options(function: F) -> F:
+    """The options of every command that starts a server."""
+    for added in (
+        click.option("--log-level", metavar="LEVEL", help=f"{_SHORT}log.level=LEVEL: debug, info, warning or error."),
+        click.option("--log-format", metavar="FORMAT", help=f"{_SHORT}log.format=FORMAT: auto, text or json."),
+        click.option("--no-metrics", is_flag=True, help=f"{_SHORT}metrics.enabled=false."),
+        click.option("--metrics-port", metavar="PORT", help=f"{_SHORT}metrics.port=PORT; 0 takes any free one."),
+        click.option("--relay-port", metavar="PORT", help=f"{_SHORT}relay.port=PORT; 0 takes any free one."),
+    ):
+        function = added(function)
+    return function
 
 
 @click.command("up", cls=Command)
-@click.option("--metrics-port", metavar="PORT", help="Short for --set metrics.port=PORT; 0 takes any free one.")
-@click.option("--no-metrics", is_flag=True, help="Short for --set metrics.enabled=false.")
-@click.option("--log-format", metavar="FORMAT", help="Short for --set log.format=FORMAT: auto, text or json.")
-@click.option("--log-level", metavar="LEVEL", help="Short for --set log.level=LEVEL: debug, info, warning or error.")
+@options
+@click.option("--no-relay", is_flag=True, help=f"{_SHORT}relay.enabled=false.")
 @pass_session
-def up(
+def up(session: Session, /, no_relay: bool, **given: Any) -> None:
+    """Start the server and keep it running until SIGTERM or Ctrl-C.
+
+    It opens the store (and makes it, the first time), sweeps, exports the journal, runs the relay, and answers
+    the other commands through its control socket. It stops cleanly: what was accepted is kept. SIGHUP makes it
+    read the relay's certificate again.
+    """
+    if no_relay:
+        session.set("relay.enabled", "false", "--no-relay")
+    serve(session, **given)
+
+
+def serve(
     session: Session,
+    *,
+    relay_port: str | None,
     metrics_port: str | None,
     no_metrics: bool,
     log_format: str | None,
     log_level: str | None,
 ) -> None:
-    """Start the server and keep it running until SIGTERM or Ctrl-C.
-
-    It opens the store (and makes it, the first time), sweeps, exports the journal, and answers
-    the other commands through its control socket. It stops cleanly: what was accepted is kept.
-    """
+    """Run a server with what the flags say."""
     for name, text, flag in (
+        ("relay.port", relay_port, "--relay-port"),
         ("metrics.port", metrics_port, "--metrics-port"),
         ("metrics.enabled", "false" if no_metrics else None, "--no-metrics"),
         ("log.format", log_format, "--log-format"),
@@ -140,6 +167,7 @@ class _Server:
             await server.start()
             stack.push_async_callback(server.close)
             address = server.address
+        relay = await self._relay(stack, loop, engine, metrics)
         control = ControlServer(engine, config, version())
         control.start()
         stack.push_async_callback(asyncio.to_thread, control.close)
@@ -151,9 +179,37 @@ class _Server:
             "control": str(config.path("control.path")),
             "journal": str(config.path("journal.dir")) if export_s else None,
             "metrics": f"{address}/metrics" if address else None,
+            "relay": relay.address if relay else None,
+            "relay_host": config.text("relay.public_host") if relay else None,
             "desks": sorted(config.policies),
             "config": str(config.file) if config.file else None,
         }
+
+    async def _relay(
+        self, stack: contextlib.AsyncExitStack, loop: asyncio.AbstractEventLoop, engine: Engine, metrics: Metrics
+    ) -> RelayServer | None:
+        """Start the relay, if it is wanted and installed."""
+        config = self._config
+        if not config.switch("relay.enabled"):
+            return None
+        try:
+            from ..relay import metrics as relay_metrics
+            from ..relay import setup
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] not in ("picows", "google", "nacl"):
+                raise
+            missing = MissingExtra(f"the relay needs {error.name}: pip install posthouse[relay]")
+            if config.is_given("relay.enabled"):
+                raise missing from error
+            _log.warning("the relay is not started: %s", missing)
+            return None
+        relay = setup.make(config, engine)
+        # Before it starts: what it has begun by then is to be ended, too.
+        stack.push_async_callback(relay.close)
+        await relay.start()
+        metrics.registry.register(relay_metrics.RelayCollector(relay.house))
+        loop.add_signal_handler(signal.SIGHUP, relay.reload)
+        return relay
 
     def _announce(self, summary: Json) -> None:
         if self._session.json:
@@ -162,8 +218,9 @@ class _Server:
             self._session.say(
                 f"Posthouse {summary['version']} serves node {summary['node']} (process {summary['pid']})"
             )
-            for name in ("store", "control", "journal", "metrics", "config"):
-                self._session.say(f"  {name:<8} {summary[name] or '–'}")
+            for name in ("store", "control", "journal", "metrics", "relay", "config"):
+                as_host = f" as {summary['relay_host']}" if name == "relay" and summary["relay"] else ""
+                self._session.say(f"  {name:<8} {summary[name] or '–'}{as_host}")
             self._session.say(f"  {'desks':<8} {', '.join(summary['desks'])}")
         _log.info("ready", extra={name: value for name, value in summary.items() if name != "desks"})
 

@@ -24,8 +24,6 @@ from ..mailbox.store import Store
 
 Json = dict[str, Any]
 T = TypeVar("T")
-KeepHook = Callable[[str, str, bytes | None], None]
-"""Told of a shelf, a key and the value that it has now; on any thread."""
 
 PAGE_MAX = 1_000
 """Rows that one call may return at most."""
@@ -51,10 +49,6 @@ class Access(Protocol):
     @property
     def before_trim(self) -> list[Callable[[], None]]:
         """To be called before journal chunks are trimmed."""
-
-    @property
-    def on_keep(self) -> list[KeepHook]:
-        """To be told of what an operation kept on a shelf."""
 
     def call(self, *commands: Command) -> list[Outcome]:
         """Apply commands durably."""

@@ -9,6 +9,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from ..config import Config
@@ -20,7 +21,7 @@ from ..mailbox.store import Store
 from . import socket
 from .catalogue import run
 from .client import Client
-from .operation import Answer, Context, KeepHook
+from .operation import Answer, Context
 from .server import user_name
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ Report = Callable[[int, int | None, str], None]
 WAIT_S = 5.0
 """How long to wait for a store whose holder answers on no socket: another command, or a server that starts."""
 _PAUSE_S = 0.05
+_BBOLT_MAGIC = 0xED0CDAED.to_bytes(4, "little")
 
 
 def open_store(config: Config, *, create: bool = False) -> Store:
@@ -39,9 +41,23 @@ def open_store(config: Config, *, create: bool = False) -> Store:
     from ..stores.sqlite import SqliteStore
 
     path = config.path("store.path")
+    if _is_bbolt(path):
+        raise ConfigError(
+            f"{path} is the database of a Go relay, not a store of Posthouse: name another file "
+            f"({config.values['store.path'].where or 'store.path'}), and bring its messages in with "
+            f"`posthouse import pinch {path}`"
+        )
     if not create and not path.exists():
         raise StoreError(f"there is no store at {path}; `posthouse up` makes one")
     return SqliteStore.open(path, config.policies, config.text("store.node"))
+
+
+def _is_bbolt(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(20)[16:] == _BBOLT_MAGIC
+    except OSError:
+        return False
 
 
 class Direct:
@@ -52,7 +68,6 @@ class Direct:
         self._store = store
         self._engine: Engine | None = None
         self.before_trim: list[Callable[[], None]] = []
-        self.on_keep: list[KeepHook] = []
 
     @property
     def store(self) -> Store:
@@ -120,8 +135,11 @@ class Operator:
         """"server" or "store"."""
 
     @classmethod
-    def connect(cls, config: Config) -> Operator:
-        """Reach the store, whoever holds it. StoreHeld if its holder answers on no socket."""
+    def connect(cls, config: Config, *, create: bool = False) -> Operator:
+        """Reach the store, whoever holds it. StoreHeld if its holder answers on no socket.
+
+        ``create``: where there is no store, make one.
+        """
         path = config.path("control.path")
         deadline = time.monotonic() + WAIT_S
         while True:
@@ -133,7 +151,7 @@ class Operator:
                     raise ConfigError(f"the server at {path} serves another store: {client.store}, not {ours}")
                 return cls(client, "server")
             try:
-                store = open_store(config)
+                store = open_store(config, create=create)
             except StoreHeld as error:
                 if time.monotonic() >= deadline:
                     raise StoreHeld(f"{error}, which answers on no socket at {path}") from error
@@ -144,6 +162,13 @@ class Operator:
                 with contextlib.suppress(OSError):
                     path.unlink()
             return cls(_Here(config, store), "store")
+
+    @classmethod
+    def nowhere(cls, config: Config) -> Operator:
+        """A store in memory that is empty and will be forgotten: to try out what a new one would do."""
+        from ..stores.memory import MemoryStore
+
+        return cls(_Here(config, MemoryStore(config.policies)), "nowhere")
 
     def call(self, name: str, parameters: Mapping[str, Any] | None = None, report: Report | None = None) -> Answer:
         """Do one operation."""

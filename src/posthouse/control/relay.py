@@ -1,8 +1,8 @@
 """Operations on the relay's keys: which agents may connect, approving and revoking them.
 
 In: public keys, as addresses, base64 or hex. Out: records on the shelf ``relay.keys``, one for each key that
-registered or that an operator named. Every change goes through ``change``, whoever asks for it, and is told to
-the relay of this process, which closes the connection of a revoked key at once.
+registered or that an operator named. Every change goes through ``change``, whoever asks for it; the relay of this
+process is told by the engine (``on_call``) and closes the connection of a revoked key at once.
 
 A record is JSON under the key's hex: {"state", "code", "registered_at", "changed_at", "by"}; instants are
 microseconds since 1970.
@@ -75,7 +75,7 @@ def each(store: Store) -> Iterator[tuple[bytes, Key]]:
 
 
 def change(access: Access, public_key: bytes, decide: Callable[[Key | None], Key | None]) -> Key | None:
-    """Read a key's record, let ``decide`` make the new one (None leaves it as it is), keep and announce that.
+    """Read a key's record, let ``decide`` make the new one (None leaves it as it is), keep that.
 
     Blocking, and one at a time, so that nobody decides on a record that another is changing.
     """
@@ -86,10 +86,7 @@ def change(access: Access, public_key: bytes, decide: Callable[[Key | None], Key
         after = decide(before)
         if after is None or after == before:
             return before
-        value = after.encode()
-        access.call(Keep(SHELF, name, value))
-        for told in access.on_keep:
-            told(SHELF, name, value)
+        access.call(Keep(SHELF, name, after.encode()))
     return after
 
 

@@ -60,8 +60,8 @@ class Engine:
         self.on_commit: list[CommitHook] = []
         self.before_trim: list[Callable[[], None]] = []
         """Called before journal chunks are trimmed, by whoever exports them: the last chance to read them."""
-        self.on_keep: list[Callable[[str, str, bytes | None], None]] = []
-        """Told, by whoever changed it, of a shelf, a key and the value it has now: a role that acts on it at once."""
+        self.on_call: list[Callable[[Sequence[Command]], None]] = []
+        """Told, on the caller's thread, what a plain thread (an operator, mostly) has applied with ``call``."""
         self._store = store
         self._policies = store.policies
         self.stats = Stats()
@@ -213,6 +213,8 @@ class Engine:
         for command in commands:
             check_command(command, self._policies)
         outcomes: list[Outcome] = self._writer.call(commands)
+        for told in self.on_call:
+            told(commands)
         return outcomes
 
     async def alease(self, lease: Lease, wait_s: float | None = None) -> Leased | Refused:
