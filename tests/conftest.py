@@ -6,8 +6,14 @@ use what is compiled wherever it is there.
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 
-if os.environ.get("POSTHOUSE_TEST_NATIVE") != "1":
+import pytest
+
+if os.environ.get("POSTHOUSE_TEST_NATIVE") == "1":
+    if not str(importlib.import_module("posthouse.stores.sqlite.flush").__file__).endswith(".so"):
+        pytest.exit("the sources have changed since the hot path was compiled: any ./dev command compiles it", 1)
+else:
     sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__name__ != "NativeFinder"]
