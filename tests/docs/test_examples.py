@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.docs.page import ROOT, Runner
+from tests.interop.bolt import HOST, kept_file
 
 from posthouse.config import load
 from posthouse.control.operator import open_store
@@ -56,6 +57,18 @@ def test_what_the_operators_guide_shows_is_what_happens(folder: Path) -> None:
     runner = Runner(ROOT / "docs/guides/operate.md", {"three invoices die": three_invoices_die})
     runner.run()
     assert runner.commands >= 20
+
+
+def a_relays_file() -> None:
+    """What the guide to moving finds: a Go relay's file, and a time to live that its messages have not used up."""
+    kept_file(Path.cwd())
+    Path("posthouse.toml").write_text(f'[relay]\npublic_host = "{HOST}"\nqueue_ttl_s = 3_000_000_000\n')
+
+
+def test_what_the_guide_to_moving_shows_is_what_happens(folder: Path) -> None:
+    runner = Runner(ROOT / "docs/guides/migrate.md", {"a relay's file": a_relays_file})
+    runner.run()
+    assert runner.commands >= 3
 
 
 def test_a_page_that_shows_something_else_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
