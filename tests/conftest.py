@@ -1,4 +1,4 @@
-"""Which form of the hot path the tests' own process runs: the sources, or with POSTHOUSE_TEST_NATIVE=1 what was compiled.
+"""Which form of the hot path the tests' own process runs: the sources, or (POSTHOUSE_TEST_NATIVE=1) what was compiled.
 
 Tests plant faults by replacing functions and sizes, which compiled code does not notice. Processes that tests start
 use what is compiled wherever it is there.
