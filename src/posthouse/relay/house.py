@@ -19,7 +19,7 @@ from .blocks import SHELF as BLOCKS
 from .blocks import Blocks
 from .inflow import Inflow
 from .limits import Bucket, Buckets
-from .outflow import Outflow
+from .outflow import NO_ID, Outflow
 from .page import Pages
 from .port import Line, Port
 from .session import (
@@ -78,6 +78,7 @@ class House:
         self._beats: list[tuple[float, int, Session]] = []
         self._receipts: deque[tuple[float, Outflow]] = deque()
         self._receipts_planned = False
+        self._unreleased: dict[str, list[Release]] = {}  # not known to be durable, by address
         self._noted: Bucket | None = None
         self._forget_at = 0.0
         self._closing = False
@@ -146,13 +147,16 @@ class House:
     def new_id(self) -> str:
         """An id for an envelope that has none."""
         self._ids += 1
-        return f"relay:{self._run}-{self._ids}"
+        return f"{NO_ID}{self._run}-{self._ids}"
 
     def admit(self, session: Session) -> None:
         """Its address is free: it is online."""
         self._strangers.pop(session, None)
         self.online[session.address] = session
         self.stats.authenticated += 1
+        # A release that came to nothing is tried again now, before this connection leases.
+        for release in self._unreleased.get(session.address, ()):
+            self.submissions.add(release, self._released, (session.address, release))
         self.note(Note(CONNECTED, self.settings.desk, session.address, session.holder))
         session.admit()
         heapq.heappush(self._beats, (session.seen_at + self.settings.heartbeat_s, id(session), session))
@@ -163,7 +167,7 @@ class House:
         self._strangers.pop(session, None)
         if life is Life.ADMITTED:
             del self.online[session.address]
-            self._release(Release(self.settings.desk, session.token))
+            self._release(session.address, Release(self.settings.desk, session.token))
             self.note(Note(DISCONNECTED, self.settings.desk, session.address, session.holder, because))
         self.takeovers.left(session)
 
@@ -202,13 +206,27 @@ class House:
 
     # Its own.
 
-    def _release(self, release: Release) -> None:
-        self.submissions.add(release, self._released, release)
+    def _release(self, address: str, release: Release) -> None:
+        self._unreleased.setdefault(address, []).append(release)
+        self.submissions.add(release, self._released, (address, release))
 
-    def _released(self, outcome: Any, release: Release) -> None:
-        # What it held must come back, or it would be stuck until the next start.
-        if isinstance(outcome, BaseException) and not isinstance(outcome, EngineClosed):
-            self.port.later(RETRY_S, lambda: self._release(release))
+    def _released(self, outcome: Any, arg: tuple[str, Release]) -> None:
+        address, release = arg
+        unreleased = self._unreleased.get(address)
+        if unreleased is None or release not in unreleased:
+            return
+        if isinstance(outcome, BaseException):
+            # What it held must come back, or it would be stuck until the next start.
+            if not isinstance(outcome, EngineClosed):
+                self.port.later(RETRY_S, lambda: self.submissions.add(release, self._released, arg))
+            # Until then nobody else may lease there: what is behind would overtake it.
+            session = self.online.get(address)
+            if session is not None:
+                session.store_failed()
+            return
+        unreleased.remove(release)
+        if not unreleased:
+            del self._unreleased[address]
 
     def _ask_receipts(self) -> None:
         self._receipts_planned = False

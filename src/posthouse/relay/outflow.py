@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..mailbox.command import Lease, Park, Settle, Verdict
-from ..mailbox.message import Ref
+from ..mailbox.message import Message, Ref
 from ..mailbox.outcome import Leased, Settled
 from ..wire.envelope import queue_status
 from .receipts import Receipts, Sent
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("posthouse.relay")
 
-CONFIRMABLE = "message"
-"""The kind that recipients confirm; the others are finished by the receipt."""
 FIRST_MAX = 100_000
 """What the first lease of a connection takes at most: more than a mailbox holds."""
 NEXT_MAX = 1_000
 """What later leases of a flush take."""
+NO_ID = "relay:"
+"""Begins the ids that the relay gives to envelopes without one."""
 SLACK = 16
 """A live lease asks for so many more than were posted with it: if they come, there is more in the mailbox."""
 
@@ -103,6 +103,11 @@ class Outflow:
         self._reading = False
         self._next_at = 0.0
         self._planned = False  # a ping for a receipt
+
+    @property
+    def is_idle(self) -> bool:
+        """Live, all that was written is received, and nothing is under way."""
+        return self.stage is Stage.LIVE and not self.receipts.frames and not self._asked and not self._reserved
 
     # What others tell.
 
@@ -219,7 +224,7 @@ class Outflow:
             send(body)
             size = len(body)
             size_total += size
-            sent(Ref(message.desk, message.mailbox, message.sender, message.id), message.kind == CONFIRMABLE, size,
+            sent(Ref(message.desk, message.mailbox, message.sender, message.id), _is_confirmed(message), size,
                  delivery.live)  # fmt: skip
         if outcome.deliveries:
             stats = self._house.stats
@@ -246,7 +251,7 @@ class Outflow:
         for delivery in deliveries:
             message = delivery.message
             ref = message.ref
-            self._queue.append(Queued(ref, message.kind == CONFIRMABLE, delivery.live))
+            self._queue.append(Queued(ref, _is_confirmed(message), delivery.live))
             self._ahead.add(ref)
 
     def advance(self) -> None:
@@ -366,6 +371,11 @@ class Outflow:
     def _settled(self, outcome: Any, _: None) -> None:
         if isinstance(outcome, BaseException):
             self._session.store_failed()
+
+
+def _is_confirmed(message: Message) -> bool:
+    """Whether its recipient will confirm it (by its id, so one without never is); else the receipt finishes it."""
+    return message.kind == "message" and not message.id.startswith(NO_ID)
 
 
 def _first(queue: deque[Queued], n: int) -> list[Queued]:
