@@ -270,6 +270,28 @@ SETTINGS: tuple[Setting, ...] = (
         derived="none: only an operator can approve",
         secret=True,
     ),
+    Setting("agent.dir", Kind.PATH, ".posthouse/agents", "The folder of agents: each has a folder of its name in it."),
+    Setting(
+        "agent.name",
+        Kind.TEXT,
+        "me",
+        "Which agent `posthouse agent` is: the name of its folder, with its key and its store.",
+        pattern=r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}",
+    ),
+    Setting(
+        "agent.relay",
+        Kind.TEXT,
+        None,
+        "The relay's URL, ws:// or wss://.",
+        derived="the relay on this machine, at `relay.port`",
+    ),
+    Setting(
+        "agent.relay_host",
+        Kind.TEXT,
+        None,
+        "The name that the relay must have; it is the last part of the agent's address.",
+        derived="the one it had before, else that of the URL",
+    ),
     Setting(
         "metrics.enabled",
         Kind.SWITCH,
@@ -571,6 +593,9 @@ def _derive(values: dict[str, Value], base: Path) -> None:
             values[name] = value._replace(value=str(base / str(value.value)))
     if values["control.path"].value is None:
         values["control.path"] = Value(f"{values['store.path'].value}.sock", Source.DEFAULT, "")
+    if values["agent.relay"].value is None:
+        scheme = "ws" if values["relay.tls_cert"].value is None else "wss"
+        values["agent.relay"] = Value(f"{scheme}://127.0.0.1:{values['relay.port'].value}", Source.DEFAULT, "")
     if values["store.node"].value is None:
         values["store.node"] = Value(node_name(socket.gethostname()), Source.DEFAULT, "")
 

@@ -246,7 +246,7 @@ class Book:
             "state": _state(view) if out else "read" if view.state in FINISHED else "unread",
         }
         if out:
-            plain["reason"] = view.error if view.state not in FINISHED else view.reason
+            plain["reason"] = _reason(view)
         return plain | self._content(view, out)
 
     def _content(self, view: MessageView, out: bool) -> dict[str, Any]:
@@ -296,6 +296,16 @@ def _state(view: MessageView) -> str:
     if done is not None:
         return done
     return "with the relay" if view.progress else "queued"
+
+
+def _reason(view: MessageView) -> str | None:
+    """Why it is not delivered, as far as anybody said so."""
+    if view.state is State.DELIVERED:
+        return None
+    if view.state not in FINISHED:
+        # What the relay said when it refused it; that it was not confirmed yet, everybody sees.
+        return view.error
+    return "nobody confirmed it in time" if view.reason == "deadline" else view.reason
 
 
 def _iso(at_us: int) -> str:

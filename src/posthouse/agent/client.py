@@ -249,6 +249,16 @@ class Agent:
             except TimeoutError:
                 continue
 
+    async def settle_down(self, quiet_s: float) -> None:
+        """Wait until nothing came from the relay for so long, and all that came is committed and confirmed."""
+        while True:
+            self._news.clear()
+            await self.engine.amaintain(lambda store: None)
+            try:
+                await self._or_failed(self._news.wait(), quiet_s)
+            except TimeoutError:
+                return
+
     async def _post(self, draft: Draft) -> str:
         outcome = await self.engine.do(draft.command)
         if isinstance(outcome, Refused):

@@ -21,6 +21,7 @@ INTERRUPTED = 130
 COMMANDS: dict[str, str] = {
     "up": "Start the server and keep it running until SIGTERM or Ctrl-C.",
     "relay": "The relay: run it alone, and say which keys may connect.",
+    "agent": "An agent: send and receive encrypted messages through a relay.",
     "mailbox": "Mailboxes: how full, how old, pause, resume, purge.",
     "lane": "Lanes: why one is not moving, and unblocking it.",
     "message": "Single messages: show, history, post, cancel, set aside.",
