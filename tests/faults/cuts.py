@@ -170,6 +170,7 @@ def _look(folder: Path, disk: Disk, rng: Random, ledger: Ledger) -> list[str]:
         posted=dict(ledger.posted),
         finished=dict(ledger.finished),
         last_seq=dict(ledger.last_seq),
+        kept=dict(ledger.kept),
         chunks=list(ledger.chunks),
         wrong=[],
     )

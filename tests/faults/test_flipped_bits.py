@@ -9,7 +9,7 @@ from typing import Any
 
 import apsw
 import pytest
-from tests.faults.traffic import POLICIES, START_AT, Ledger, Traffic
+from tests.faults.traffic import POLICIES, SHELF, START_AT, Ledger, Traffic
 from tests.faults.vfs import Disk
 from tests.stateful.replay import differences
 
@@ -143,6 +143,7 @@ def told(store: SqliteStore, ledger: Ledger) -> tuple[list[Any], list[str]]:
         known = store.message(ref)
         said.append(known and lasting(known))
     said += store.mailboxes(limit=1_000)
+    said += store.kept(SHELF)
     for lane in ledger.last_seq:
         said.append(store.lane(*lane))
         said.append([view.seq for view in store.in_lane(*lane, limit=1_000)])

@@ -17,6 +17,7 @@ from posthouse.mailbox.command import (
     Cancel,
     Command,
     Filter,
+    Keep,
     Lease,
     Post,
     Release,
@@ -28,7 +29,7 @@ from posthouse.mailbox.command import (
 )
 from posthouse.mailbox.event import Event
 from posthouse.mailbox.message import FINISHED, IN_LANE, Message, Ref, State
-from posthouse.mailbox.outcome import Done, Leased, Outcome, Posted, Settled
+from posthouse.mailbox.outcome import Done, Kept, Leased, Outcome, Posted, Settled
 from posthouse.mailbox.policy import INBOX, RELAY, Policy, ladder
 from posthouse.mailbox.store import Chunk, Segment, Store
 
@@ -42,6 +43,7 @@ POLICIES = {
     )
 }
 SIZES = (0, 20, 300, 1000, 1000, 3000, 20_000)
+SHELF = "shelf"
 START_AT = 1_700_000_000_000_000
 ENDS = {
     ev.DELIVERED: State.DELIVERED,
@@ -60,6 +62,8 @@ class Ledger:
     posted: dict[Ref, tuple[Lane, int, bytes]] = field(default_factory=dict)
     finished: dict[Ref, State] = field(default_factory=dict)
     last_seq: dict[Lane, int] = field(default_factory=dict)
+    kept: dict[str, bytes] = field(default_factory=dict)
+    """What the shelf holds."""
     chunks: list[tuple[int, int, bytes]] = field(default_factory=list)
     """First, last and hash of every journal chunk whose commit was acknowledged."""
     offset: int = 0
@@ -81,6 +85,10 @@ class Ledger:
         elif isinstance(command, Post) and isinstance(outcome, Posted):
             m = command.message
             self.post(m.ref, (m.desk, m.mailbox, m.lane), outcome.seq, m.body)
+        elif isinstance(command, Keep) and isinstance(outcome, Kept):
+            if outcome.changed != (self.kept.get(command.key) != command.value):
+                self.wrong.append(f"{command.key}: {outcome} where {self.kept.get(command.key)!r} was kept")
+            self.keep(command)
         elif isinstance(command, Settle | Cancel) and isinstance(outcome, Settled):
             self.settles += 1
             if outcome.state in FINISHED:
@@ -102,6 +110,12 @@ class Ledger:
             self.wrong.append(f"{ref} got number {seq} after {self.last_seq.get(lane, 0)} in lane {lane}")
         self.posted[ref] = (lane, seq, body)
         self.last_seq[lane] = seq
+
+    def keep(self, command: Keep) -> None:
+        if command.value is None:
+            self.kept.pop(command.key, None)
+        else:
+            self.kept[command.key] = command.value
 
     def finish(self, ref: Ref, state: State) -> None:
         if ref not in self.posted:
@@ -130,6 +144,9 @@ class Traffic:
         if not self._held and self.rng.random() < 0.5:
             boxes = [(desk, f"m{n}") for desk in POLICIES for n in range(4)]
             return [self._lease(*box) for box in self.rng.sample(boxes, 6)]
+        if self.rng.random() < 0.05:
+            # A commit without an event.
+            return [self._keep(), self._keep()]
         return [self._command() for _ in range(self.rng.choice((1, 2, 5, 12, 30)))]
 
     def forget(self) -> None:
@@ -198,7 +215,13 @@ class Traffic:
             return Sweep(at=self.at)
         if dice < 0.85 and self.ledger.posted:
             return Cancel(rng.choice(list(self.ledger.posted)), at=self.at)
+        if 0.85 <= dice < 0.87:
+            return self._keep()
         return self._lease(desk, mailbox if rng.random() < 0.7 else None)
+
+    def _keep(self) -> Keep:
+        value = self.rng.choice((None, b"", self.rng.randbytes(40), self.rng.randbytes(9_000)))
+        return Keep(SHELF, f"key {self.rng.randrange(6)}", value, at=self.at)
 
     def _lease(self, desk: str, mailbox: str | None) -> Lease:
         self._number += 1
@@ -295,13 +318,27 @@ def settle_doubt(store: Store, ledger: Ledger) -> list[str]:
         ledger.note_events(events, bodies_of(ledger.doubt))
         ledger.chunks.append((c.first, c.last, c.hash))
         ledger.offset = c.last
+    wrong += _settle_shelf(store, ledger, took_effect=bool(later))
     ledger.doubt = []
     return wrong
+
+
+def _settle_shelf(store: Store, ledger: Ledger, *, took_effect: bool) -> list[str]:
+    """What the shelf holds is what was acknowledged; or, with the batch in doubt, what that made of it."""
+    kept = dict(store.kept(SHELF))
+    if kept == ledger.kept and not took_effect:
+        return []
+    for command in ledger.doubt:
+        if isinstance(command, Keep):
+            ledger.keep(command)
+    return [] if kept == ledger.kept else [f"half of a batch, or less: the shelf holds {sorted(kept)}"]
 
 
 def row_faults(store: Store, ledger: Ledger) -> list[str]:
     """Compare every row with the ledger: lost, resurrected, invented, altered, out of order, miscounted."""
     wrong: list[str] = []
+    if dict(store.kept(SHELF)) != ledger.kept:
+        wrong.append(f"the shelf holds {sorted(dict(store.kept(SHELF)))}, not {sorted(ledger.kept)}")
     rows = {}
     for desk in POLICIES:
         after = 0
