@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from ..errors import InvalidInput, StoreCorrupt
+from ..errors import BadAddress, InvalidInput, StoreCorrupt
 from ..mailbox.command import Keep
 from ..mailbox.message import Instant
 from ..mailbox.store import Store
@@ -93,7 +93,10 @@ def change(access: Access, public_key: bytes, decide: Callable[[Key | None], Key
 def public_key_of(text: str) -> bytes:
     """A public key from an address, hex or base64; InvalidInput if it is none."""
     if text.startswith("pinch:"):
-        return parse_address(text).public_key
+        try:
+            return parse_address(text).public_key
+        except BadAddress as error:
+            raise InvalidInput(f"no address: {error}") from error
     try:
         raw = bytes.fromhex(text) if len(text) == 2 * PUBLIC_KEY_BYTES else base64.b64decode(text, validate=True)
     except (ValueError, binascii.Error):

@@ -172,7 +172,8 @@ class Registration:
         """POST /agents/claim, as JSON or from the page's form."""
         if not self.locked:
             return http.wrong(404, "this relay is open: there is nothing to claim")
-        is_form = kind.partition(";")[0].strip().lower() == "application/x-www-form-urlencoded"
+        # Programs that send JSON often call it a form, since their libraries do.
+        is_form = kind.lower().startswith("application/x-www-form-urlencoded") and not body.lstrip().startswith(b"{")
 
         def refuse(answer: http.Answer) -> http.Answer:
             return claim.refused(answer, json.loads(answer.body)["error"]) if is_form else answer
