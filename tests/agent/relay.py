@@ -11,7 +11,7 @@ import os
 from collections import deque
 from typing import Any
 
-from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport, WSUpgradeRequest, ws_create_server
+from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport, ws_create_server
 
 from posthouse.wire import envelope as wire
 from posthouse.wire.address import address_of

@@ -129,6 +129,9 @@ class Identity:
         draft = path.with_name(f".{path.name}.{os.getpid()}")
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise BadIdentity(f"cannot write {path}: {error.strerror}") from error
+        try:
             handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             try:
                 with open(handle, "w", encoding="utf-8") as file:
