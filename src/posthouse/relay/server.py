@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 from ..engine.engine import Engine
 from ..errors import ConfigError, PosthouseError
-from ..mailbox.command import Command, Keep
+from ..mailbox.command import Command, Keep, Post
 from ..mailbox.message import Ref
 from . import claim, http
 from .blocks import SHELF as BLOCKS
@@ -324,10 +324,19 @@ class RelayServer:
     def _told(self, commands: Sequence[Command]) -> None:
         """An operator applied commands, on another thread: keys may have changed, or something can be leased."""
         self.registration.told(commands)
+        blocks = [
+            (c.key, c.value) for c in commands if isinstance(c, Keep) and c.shelf == BLOCKS and c.value is not None
+        ]
+        if blocks:
+            self._loop.call_soon_threadsafe(self.house.blocks.load, blocks)
+        # An import posts hundreds at once to a few mailboxes.
+        rung: dict[str | None, None] = {}
         for command in commands:
-            if isinstance(command, Keep) or getattr(command, "desk", self._settings.desk) != self._settings.desk:
-                continue
-            self._loop.call_soon_threadsafe(self.house.ring, getattr(command, "mailbox", None))
+            place = command.message if isinstance(command, Post) else command
+            if not isinstance(place, Keep) and getattr(place, "desk", self._settings.desk) == self._settings.desk:
+                rung[getattr(place, "mailbox", None)] = None
+        for mailbox in rung:
+            self._loop.call_soon_threadsafe(self.house.ring, mailbox)
 
     def _revoked(self, address: str) -> None:
         if self.house.revoke(address):
