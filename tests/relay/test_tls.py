@@ -22,10 +22,12 @@ from posthouse.relay.tls import Certificate
 def make_certificate(folder: Path, name: str) -> tuple[Path, Path]:
     """A certificate for the relay's host that signs itself."""
     cert, key = folder / f"{name}.pem", folder / f"{name}.key"
-    words = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2".split()
+    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
     places = ["-keyout", str(key), "-out", str(cert)]
     names = ["-subj", f"/CN={name}", "-addext", f"subjectAltName=DNS:{HOST}"]
-    subprocess.run([*words, *places, *names], check=True, capture_output=True)
+    subprocess.run(
+        ["openssl", "req", "-x509", *curve, "-nodes", "-days", "2", *places, *names], check=True, capture_output=True
+    )
     return cert, key
 
 

@@ -1,8 +1,8 @@
 """Sockets: each begins as an HTTP request and may become a WebSocket, which is a session's line.
 
 In: bytes of clients. Out: answers to plain requests; for WebSockets, whole messages to the session and its
-messages to the socket. picows reads frames (and undoes their masks); what is written goes to the event loop's
-transport directly, which sends all of one iteration with one system call.
+messages to the socket. picows reads frames (and undoes their masks); what one iteration of the event loop writes to a
+socket is sent with one system call.
 It decides nothing about messages, and holds no more of a client than its limits say.
 """
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 FRAGMENTS_MAX = 1_024
 """Frames of one message; more are no message but an attack on whoever puts them together."""
 READ_BYTES = 16_384
+WRITE_BYTES = 65_536
+"""Frames of one iteration that are gathered at most before they are handed to the transport."""
 RESERVED_BITS = "reserved bits"
 TOO_MANY_FRAGMENTS = "too many fragments"
 PROTOCOL_ERROR = "protocol error"
@@ -60,26 +62,41 @@ _medium = struct.Struct(">BBH").pack
 _large = struct.Struct(">BBQ").pack
 
 
-def _framed(opcode: int, data: bytes) -> bytes:
-    """One whole frame from server to client."""
-    size = len(data)
+def _head(opcode: int, size: int) -> bytes:
+    """What stands before the payload of a whole frame from server to client."""
     if size < 126:
-        return bytes((opcode, size)) + data
+        return bytes((opcode, size))
     if size < 65_536:
-        return _medium(opcode, 126, size) + data
-    return _large(opcode, 127, size) + data
+        return _medium(opcode, 126, size)
+    return _large(opcode, 127, size)
 
 
 class _Held:
-    """What picows takes for the transport: it may write through it, and leaves closing to us."""
+    """What picows takes for the transport and its socket: it may write, and leaves closing to us."""
 
-    __slots__ = ("get_extra_info", "get_write_buffer_size", "write", "writelines")
+    __slots__ = ("_fd", "_ssl", "get_write_buffer_size", "write", "writelines")
 
     def __init__(self, transport: asyncio.Transport) -> None:
-        self.get_extra_info = transport.get_extra_info
+        self._fd: int = transport.get_extra_info("socket").fileno()
+        self._ssl = transport.get_extra_info("ssl_object")
         self.get_write_buffer_size = transport.get_write_buffer_size
         self.write = transport.write
         self.writelines = transport.writelines
+
+    def get_extra_info(self, name: str) -> Any:
+        """What picows needs to know of it."""
+        return self if name == "socket" else self._ssl if name == "ssl_object" else None
+
+    def fileno(self) -> int:
+        """picows writes to it, where nothing is encrypted or waits to be written."""
+        return self._fd
+
+    def setsockopt(self, *option: int) -> None:
+        """The event loop has set what matters."""
+
+    def getsockopt(self, *option: int) -> int:
+        """For picows' log, which nobody reads."""
+        return 0
 
     def close(self) -> None:
         """Not now: a client that is still sending would lose our close frame with the connection."""
@@ -212,7 +229,9 @@ class Front(asyncio.BufferedProtocol):
 class Wire(WSListener):
     """A WebSocket: the line of one session, and all that picows tells of it (its log, too)."""
 
-    __slots__ = ("_closing", "_fragments", "_held", "_held_bytes", "_server", "_session", "_transport", "_write", "_ws")
+    __slots__ = (
+        "_closing", "_held", "_held_bytes", "_out", "_out_bytes", "_server", "_session", "_transport", "_write", "_ws",
+    )  # fmt: skip
 
     def __init__(self, server: RelayServer, transport: Any) -> None:
         self._server = server
@@ -223,24 +242,26 @@ class Wire(WSListener):
         self._closing = False
         self._held: list[bytes] | None = None
         self._held_bytes = 0
-        self._fragments = 0
+        self._out: list[bytes] | None = None
+        self._out_bytes = 0
 
     # What the session asks for.
 
     def send(self, data: bytes) -> None:
         """One binary message."""
         if not self._closing:
-            self._write(_framed(0x82, data))
+            self._frame(0x82, data)
 
     def ping(self, payload: bytes) -> None:
         """A ping."""
         if not self._closing:
-            self._write(_framed(0x89, payload))
+            self._frame(0x89, payload)
 
     def close(self, code: int, reason: str) -> None:
         """Send a close frame; then the client has a moment to answer it."""
         if self._closing:
             return
+        self.flush()
         self._closing = True
         self._held = None
         self._ws.send_close(code, reason)
@@ -250,7 +271,7 @@ class Wire(WSListener):
 
     def buffered(self) -> int:
         """Bytes that the kernel has not taken."""
-        return cast(int, self._transport.get_write_buffer_size())
+        return cast(int, self._transport.get_write_buffer_size()) + self._out_bytes
 
     def pause_reading(self) -> None:
         """Let the client wait."""
@@ -261,6 +282,27 @@ class Wire(WSListener):
         """Go on."""
         if not self._transport.is_closing():
             self._transport.resume_reading()
+
+    def _frame(self, opcode: int, payload: bytes) -> None:
+        """Write a frame. All of one iteration of the loop are sent together: a system call costs more than a frame."""
+        size = len(payload)
+        out = self._out
+        if out is None:
+            self._out = [_head(opcode, size), payload]
+            self._out_bytes = size + 2
+            self._server.flush_soon(self)
+        else:
+            out.append(_head(opcode, size))
+            out.append(payload)
+            self._out_bytes += size + 2
+            if self._out_bytes > WRITE_BYTES:
+                self.flush()
+
+    def flush(self) -> None:
+        """Hand the frames to the transport."""
+        out, self._out, self._out_bytes = self._out, None, 0
+        if out is not None and not self._transport.is_closing():
+            self._write(b"".join(out))
 
     # What the server asks for.
 
@@ -294,7 +336,7 @@ class Wire(WSListener):
         elif kind == _PONG:
             session.pong(frame.get_payload_as_bytes())
         elif kind == _PING:
-            self._write(_framed(0x8A, frame.get_payload_as_bytes()))
+            self._frame(0x8A, frame.get_payload_as_bytes())
             session.ping_seen()
         elif kind == _CLOSE:
             self._closed_by_client(frame.get_payload_as_bytes())
@@ -328,6 +370,7 @@ class Wire(WSListener):
         return None
 
     def _closed_by_client(self, payload: bytes) -> None:
+        self.flush()
         self._closing = True
         self._ws.send_close(int.from_bytes(payload[:2], "big") if len(payload) >= 2 else 1000, b"")
         # Flushed first, then closed; a client that does not read has no more than its moment.
@@ -375,6 +418,7 @@ class Wire(WSListener):
         if self._closing or self._ws is None:
             return
         _log.debug("a broken frame: %s", detail)
+        self.flush()
         # What came before it in the same bytes is still to be handed on, so the rest is done a little later.
         loop = asyncio.get_running_loop()
         if code == 1009:

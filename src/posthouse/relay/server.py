@@ -135,6 +135,8 @@ class RelayServer:
         self._fronts: dict[Front, float] = {}
         self._lingering: dict[Front | Wire, float] = {}
         self._wires: set[Wire] = set()
+        self._dirty: list[Wire] = []
+        """Connections that have frames to write."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
         self._ticker: asyncio.TimerHandle | None = None
@@ -248,6 +250,17 @@ class RelayServer:
         if isinstance(connection, Front):
             self._fronts.pop(connection, None)
         self._lingering.setdefault(connection, time.monotonic() + LINGER_S)
+
+    def flush_soon(self, wire: Wire) -> None:
+        """Something is to be written: at the end of this iteration."""
+        if not self._dirty:
+            self._loop.call_soon(self._flush)
+        self._dirty.append(wire)
+
+    def _flush(self) -> None:
+        dirty, self._dirty = self._dirty, []
+        for wire in dirty:
+            wire.flush()
 
     def refusal(self, request: http.Request) -> http.Answer | None:
         """Why this request does not become a WebSocket; None: it does."""
