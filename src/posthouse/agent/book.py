@@ -266,7 +266,7 @@ class Book:
                 return {}
         except WireError as error:
             return {"error": str(error)}
-        content: dict[str, Any] = {"content_type": plain.content_type}
+        content: dict[str, Any] = {"content_type": plain.content_type, "sequence": plain.sequence}
         try:
             content["text"] = plain.content.decode()
         except UnicodeDecodeError:

@@ -53,7 +53,7 @@ log = logging.getLogger("posthouse.agent")
 CONNECT_S = 15.0
 BACKOFF_FIRST_S = 0.5
 BACKOFF_CAP_S = 30.0
-TICK_S = 1.0
+TICK_S = 0.25
 HELD_MAX = 256
 """Messages that wait in memory to be written; the rest waits in the outbox."""
 BUSY_TRIES = 3

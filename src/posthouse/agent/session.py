@@ -50,6 +50,9 @@ PONG_S = 32.0
 RESEND_AFTER_S = 15.0
 """What was sent on an earlier connection is not sent again before what the relay kept for us could come."""
 LIMITED_S_MAX = 300.0
+PINGS_PER_S = 4.0
+PING_BURST = 40.0
+"""What we allow ourselves: relays close connections that ping too much."""
 
 Then = Callable[[Sequence[Outcome]], None]
 
@@ -111,6 +114,7 @@ class Session:
         self.stage = Stage.CHALLENGED
         self.address = ""
         self._opened_s = self._pinged_s = self._ponged_s = office.monotonic_s()
+        self._ping_tokens = PING_BURST
         self._mark = 0
         self._proving: int | None = None
         self._submitted = 0
@@ -158,7 +162,7 @@ class Session:
             self._office.tell(HandedOver())
 
     def tick(self) -> None:
-        """Called about once a second."""
+        """Called a few times a second."""
         now_s = self._office.monotonic_s()
         if self.stage in (Stage.CHALLENGED, Stage.ANSWERED):
             if now_s - self._opened_s > AUTH_S:
@@ -180,7 +184,8 @@ class Session:
             if overdue:
                 self._courier.again(overdue, self._office.bodies(overdue))
         self.advance()
-        if self._proving is None and (self._confirms or now_s - self._pinged_s >= PING_S):
+        since_s = now_s - self._pinged_s
+        if self._may_ping() and since_s >= (1.0 if self._confirms else PING_S):
             self._send_ping()
 
     def lost(self) -> None:
@@ -203,13 +208,20 @@ class Session:
             return
         for _, data in self._courier.to_write(self._office.monotonic_s()):
             self._line.send(data)
-        if self._proving is None and self._courier.marked(self._mark + 1):
+        if self._may_ping() and self._courier.marked(self._mark + 1):
             self._send_ping()
+
+    def _may_ping(self) -> bool:
+        """One at a time, and not too many in a row. A confirmation proves as much as a pong does."""
+        rested_s = self._office.monotonic_s() - self._pinged_s
+        return self._proving is None and self._ping_tokens + rested_s * PINGS_PER_S >= 1
 
     def _send_ping(self) -> None:
         self._mark += 1
         self._proving = self._mark
-        self._pinged_s = self._office.monotonic_s()
+        now_s = self._office.monotonic_s()
+        self._ping_tokens = min(self._ping_tokens + (now_s - self._pinged_s) * PINGS_PER_S, PING_BURST) - 1
+        self._pinged_s = now_s
         self._line.ping(self._mark.to_bytes(8, "big"))
 
     # Authentication.

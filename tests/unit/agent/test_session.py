@@ -85,7 +85,7 @@ class Scene:
         """Put a message for the peer into the outbox, and lease."""
         self._ids += 1
         draft = self.book.message(
-            THEIRS, text.encode(), "text/plain", self.at_us // 1_000, self._ids.to_bytes(34, "little")
+            THEIRS, text.encode(), "text/plain", self.at_us // 1_000, self._ids.to_bytes(10, "big") + bytes(24)
         )
         self.apply(draft.command)
         self.lease()
@@ -576,6 +576,27 @@ def test_an_idle_connection_is_pinged_and_left_when_nothing_answers(scene: Scene
     scene.later(2)
     scene.session.tick()
     assert scene.closed == [(1002, "heartbeat timeout")]
+
+
+def test_a_relay_is_not_pinged_too_often(scene: Scene):
+    for number in range(200):
+        scene.post(str(number))
+    pongs = 0
+    while scene.pings:
+        scene.pong()
+        pongs += 1
+    assert pongs <= 41
+    assert len(scene.texts()) == pongs + 1
+    scene.later(1)
+    scene.session.tick()
+    while scene.pings:
+        scene.pong()
+        pongs += 1
+    assert 42 <= pongs <= 46
+    # Whoever is there confirms, and that needs no ping.
+    while len(scene.texts()) < 200:
+        scene.session.frame(confirm(scene.sent[-1].message_id.decode()))
+    assert scene.texts() == [str(number) for number in range(200)]
 
 
 # Contacts.
