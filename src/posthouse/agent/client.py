@@ -128,6 +128,8 @@ class Agent:
         self._busy = 0
         self._denied: str | None = None
         self._was_admitted = False
+        self._failures = 0
+        """Connections in a row that were not made."""
 
     async def __aenter__(self) -> Agent:
         self._loop = asyncio.get_running_loop()
@@ -189,9 +191,20 @@ class Agent:
         """Whether the relay has admitted us now."""
         return self._admitted.is_set()
 
-    async def wait_connected(self, timeout_s: float | None = None) -> str:
-        """Wait until the relay admits us; our address. RelayRefused if it does not, TimeoutError if it is too late."""
-        await self._or_failed(self._admitted.wait(), timeout_s)
+    async def wait_connected(self, timeout_s: float | None = None, tries: int | None = None) -> str:
+        """Wait until the relay admits us; our address.
+
+        RelayRefused if it does not admit us; TimeoutError if it is too late or ``tries`` connections failed in a row.
+        """
+
+        async def until_connected() -> None:
+            while not self._admitted.is_set() and (tries is None or self._failures < tries):
+                self._news.clear()
+                await self._news.wait()
+
+        await self._or_failed(until_connected(), timeout_s)
+        if not self._admitted.is_set():
+            raise TimeoutError
         address = self.address
         assert address is not None
         return address
@@ -309,7 +322,6 @@ class Agent:
             self._failed.set_exception(error)
 
     async def _run(self, url: str) -> None:
-        failures = 0
         while True:
             reason = await self._connection(url)
             if denied := self._take_denied():
@@ -317,9 +329,9 @@ class Agent:
                 if self._busy >= BUSY_TRIES:
                     raise RelayRefused(f"the relay at {url} does not admit us: {denied}")
                 reason = denied
-            failures = 0 if self._was_admitted else failures + 1
+            self._failures = 0 if self._was_admitted else self._failures + 1
             self._was_admitted = False
-            retry_s = min(BACKOFF_FIRST_S * 2 ** min(failures, 10), BACKOFF_CAP_S) * (0.5 + random.random() / 2)
+            retry_s = min(BACKOFF_FIRST_S * 2 ** min(self._failures, 10), BACKOFF_CAP_S) * (0.5 + random.random() / 2)
             self.tell(Disconnected(reason, retry_s))
             await asyncio.sleep(retry_s)
 

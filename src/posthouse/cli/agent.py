@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from ..control.operator import Operator
 
 _POLL_S = 0.1
+_TRIES = 2
+"""Connections that a command which does not stay tries to make."""
 
 
 def _take(setting: str, flag: str) -> Any:
@@ -389,7 +391,7 @@ def _connected(
     async def run() -> list[Json]:
         async with Agent(folder_of(config), config.text("agent.relay"), host=host, create=False) as agent:
             try:
-                await agent.wait_connected(hand_over_s)
+                await agent.wait_connected(hand_over_s, _TRIES)
             except TimeoutError:
                 pass
             else:
@@ -469,7 +471,7 @@ def _fetch(session: Session) -> None:
         folder, url = folder_of(config), config.text("agent.relay")
         async with Agent(folder, url, host=host, create=False, on_happening=note) as agent:
             try:
-                await agent.wait_connected(5.0)
+                await agent.wait_connected(5.0, _TRIES)
             except TimeoutError:
                 click.echo("posthouse: the relay cannot be reached; this is what came before", err=True)
                 return
