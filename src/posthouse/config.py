@@ -205,18 +205,11 @@ SETTINGS: tuple[Setting, ...] = (
         short_for="desk.relay.ttl_s",
     ),
     Setting(
-        "relay.sender_max",
-        Kind.WHOLE,
-        0,
-        "Messages that one sender may have in one recipient's queue, so that nobody fills it alone; 0: no such limit.",
-        most=1_000_000_000,
-    ),
-    Setting(
         "relay.rate_limit",
         Kind.NUMBER,
         1.0,
-        "Frames a second that an agent may send in the long run; confirmations of relayed messages do not count.",
-        least=0.001,
+        "Frames a second that an agent may send in the long run; confirmations of relayed messages do not count. "
+        "0: no limit.",
         most=1_000_000,
     ),
     Setting("relay.rate_burst", Kind.WHOLE, 10, "Frames that an agent may send at once.", least=1, most=1_000_000_000),

@@ -11,6 +11,7 @@ import base64
 import contextlib
 import hashlib
 import os
+import re
 import socket
 import ssl
 import struct
@@ -178,6 +179,14 @@ class Relay:
         except urllib.error.HTTPError as answer:
             with answer:
                 return answer.code, {k.lower(): v for k, v in answer.headers.items()}, answer.read()
+
+
+_PAGE = Path(__file__).parents[2] / "protocol" / "relay.md"
+CLOSES = {
+    (int(code), reason)
+    for code, reason in re.findall(r"^\| (\d{4}) \| `([^`]+)` \|", _PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+}
+"""Every close code and reason that protocol/relay.md has; agents here accept no other."""
 
 
 class Closed(AssertionError):
@@ -416,7 +425,10 @@ class Agent:
             with contextlib.suppress(OSError):
                 self.socket.send(CLOSE, payload[:2])
             self.socket.close()
-            raise Closed(code, payload[2:].decode())
+            reason = payload[2:].decode()
+            # A close without a reason answers one of ours.
+            assert not reason or (code, reason) in CLOSES, f"protocol/relay.md does not know {code} {reason!r}"
+            raise Closed(code, reason)
         else:
             assert opcode == BINARY
             self._envelopes.append(payload)
