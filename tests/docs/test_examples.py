@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from tests.docs.page import ROOT, Runner
 from tests.interop.bolt import HOST, kept_file
+from tests.relay.harness import Relay
 
+from posthouse.agent.identity import Identity
 from posthouse.config import load
 from posthouse.control.operator import open_store
 from posthouse.engine.engine import Engine
@@ -69,6 +71,25 @@ def test_what_the_guide_to_moving_shows_is_what_happens(folder: Path) -> None:
     runner = Runner(ROOT / "docs/guides/migrate.md", {"a relay's file": a_relays_file})
     runner.run()
     assert runner.commands >= 3
+
+
+def test_what_the_agents_guide_shows_is_what_happens(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    relay = Relay(folder, {"relay.public_host": "localhost"})
+
+    def relay_and_keys() -> None:
+        relay.start()
+        monkeypatch.setenv("POSTHOUSE_AGENT_RELAY", f"ws://127.0.0.1:{relay.settings['relay.port']}")
+        for number, name in enumerate(("alice", "bob"), 1):
+            path = folder / ".posthouse/agents" / name / "identity.json"
+            Identity(number.to_bytes(32, "big")).save(path, "2026-01-31T12:00:00Z")
+
+    runner = Runner(ROOT / "docs/guides/agent.md", {"a relay, and the keys of alice and bob": relay_and_keys})
+    try:
+        runner.run()
+    finally:
+        relay.stop()
+    assert runner.commands >= 9
+    assert runner.scripts >= 1
 
 
 def test_a_page_that_shows_something_else_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
