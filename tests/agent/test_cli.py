@@ -158,7 +158,7 @@ def test_what_is_sent_while_the_relay_is_away_is_sent_later(house: House, relay:
     whoami(house, "alice")
     relay.stop()
     sent = house.run("agent", "send", theirs, "later", "--as", "alice")
-    assert sent.stdout.startswith("in the outbox, until the relay can be reached  ")
+    assert sent.stdout.startswith("in the outbox, to be sent later  ")
     seen = house.run("agent", "inbox", "--as", "bob")
     assert "cannot be reached" in seen.stderr
     relay.start()

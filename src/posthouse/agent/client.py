@@ -64,9 +64,8 @@ BUSY = "address already connected"
 class Item:
     """Something that came: a message, a request, an answer or a confirmation."""
 
-    def __init__(self, agent: Agent, delivery: Delivery, token: str) -> None:
+    def __init__(self, agent: Agent, delivery: Delivery) -> None:
         self._agent = agent
-        self._token = token
         self._ref = delivery.message.ref
         self.plain: dict[str, Any] = agent.book.shown(_as_view(delivery))
         """All that is known of it, as plain values."""
@@ -93,7 +92,7 @@ class Item:
 
     async def done(self) -> None:
         """It was looked at: it will not come again."""
-        await self._agent.engine.do(Settle(self._ref, self._token, Verdict.DELIVERED))
+        await self._agent.engine.do(Settle(self._ref, None, Verdict.DELIVERED))
 
     def __repr__(self) -> str:
         return f"<Item {self.kind} {self.id!r} from {self.peer!r}>"
@@ -171,8 +170,8 @@ class Agent:
         if self._create and not path.exists():
             Identity.generate().save(path, datetime.datetime.now(datetime.UTC).isoformat())
         identity = Identity.load(path)
-        node = f"agent-{identity.public_key.hex()[:16]}"
-        return identity, SqliteStore.open(self.folder / desk.STORE_NAME, desk.POLICIES, node)
+        store = SqliteStore.open(self.folder / desk.STORE_NAME, desk.POLICIES, desk.node_of(identity.public_key))
+        return identity, store
 
     # What a user does.
 
@@ -287,16 +286,24 @@ class Agent:
             except EngineClosed:
                 return
             except BaseException:
-                # The lease may be on its way all the same. The release goes behind it, and nobody waits for it.
                 waiting.cancel()
-                with contextlib.suppress(StoreError):
-                    self.engine.submit(Release(desk.INBOX.name, lease.token)).add_done_callback(_forget)
+                self._give_back(lease)
                 raise
             assert isinstance(leased, Leased)
             if not leased.deliveries:
                 return
-            for delivery in leased.deliveries:
-                yield Item(self, delivery, lease.token)
+            try:
+                for delivery in leased.deliveries:
+                    yield Item(self, delivery)
+            except GeneratorExit:
+                # What was not settled comes again.
+                self._give_back(lease)
+                raise
+
+    def _give_back(self, lease: Lease) -> None:
+        # The lease may be on its way still. The release goes behind it, and nobody waits for it.
+        with contextlib.suppress(StoreError):
+            self.engine.submit(Release(desk.INBOX.name, lease.token)).add_done_callback(_forget)
 
     async def _or_failed(self, waited: Any, timeout_s: float | None = None) -> Any:
         """Wait for something, or for the end of all hope: RelayRefused, TimeoutError."""

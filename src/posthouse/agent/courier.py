@@ -66,6 +66,8 @@ class Courier:
         self._waiting: dict[str, deque[Parcel]] = {}
         self._written: dict[str, Parcel] = {}
         self._with_relay: dict[Ref, Parcel] = {}
+        self._unanswered: dict[Ref, Parcel] = {}
+        """Those with the relay that nobody will confirm: few, and for a moment only."""
         self._paused_until_s = 0.0
 
     @property
@@ -97,8 +99,7 @@ class Courier:
                 message.body,
             )
             if parcel.handed_at_ms and now_ms < parcel.due_again_ms():
-                parcel.data = None
-                self._with_relay[parcel.ref] = parcel
+                self._hand_over(parcel)
                 commands.append(Settle(parcel.ref, self.token, Verdict.RECEIVED))
             else:
                 self._waiting.setdefault(message.mailbox, deque()).append(parcel)
@@ -132,30 +133,22 @@ class Courier:
         for recipient, parcel in list(self._written.items()):
             if parcel.mark is not None and parcel.mark <= mark:
                 del self._written[recipient]
-                parcel.data, parcel.handed_at_ms = None, now_ms
-                self._with_relay[parcel.ref] = parcel
+                parcel.handed_at_ms = now_ms
+                self._hand_over(parcel)
                 commands.append(Settle(parcel.ref, self.token, Verdict.RECEIVED))
                 commands.append(Renew(OUTBOX.name, self.token, parcel.ref, now_ms))
         return commands
 
     def settled(self, now_ms: int) -> list[Command]:
         """What nobody confirms and the relay had time to refuse is done."""
-        done = [
-            parcel.ref
-            for parcel in self._with_relay.values()
-            if parcel.kind not in CONFIRMED_KINDS and now_ms >= parcel.handed_at_ms + SETTLED_MS
-        ]
+        done = [p.ref for p in self._unanswered.values() if now_ms >= p.handed_at_ms + SETTLED_MS]
         for ref in done:
-            del self._with_relay[ref]
+            del self._unanswered[ref]
         return [Settle(ref, self.token, Verdict.DELIVERED) for ref in done]
 
     def overdue(self, now_ms: int) -> list[Ref]:
         """What waited too long for its confirmation."""
-        return [
-            parcel.ref
-            for parcel in self._with_relay.values()
-            if parcel.kind in CONFIRMED_KINDS and now_ms >= parcel.due_again_ms()
-        ]
+        return [parcel.ref for parcel in self._with_relay.values() if now_ms >= parcel.due_again_ms()]
 
     def again(self, refs: Sequence[Ref], bodies: Sequence[bytes | None]) -> None:
         """Write these once more; what has no body any more is let go."""
@@ -175,7 +168,8 @@ class Courier:
 
         It goes back to its old place and is tried later; those behind it wait. ``jitter`` is between 0 and 1.
         """
-        held = [p for p in (*self._with_relay.values(), *self._written.values()) if p.ref.mailbox == recipient]
+        hands = (self._with_relay, self._unanswered, self._written)
+        held = [parcel for hand in hands for parcel in hand.values() if parcel.ref.mailbox == recipient]
         if id is None:
             held.sort(key=lambda parcel: (parcel.data is not None, parcel.handed_at_ms))
             parcel = held[-1] if held else None
@@ -184,13 +178,13 @@ class Courier:
         if parcel is None:
             return []
         self._with_relay.pop(parcel.ref, None)
+        self._unanswered.pop(parcel.ref, None)
         # The engine recalls what is leased behind it; it will be leased again when this one is due. What the relay
         # had before is not recalled.
         written = self._written.pop(recipient, None)
         for other in (*([written] if written else []), *self._waiting.pop(recipient, ())):
             if other.handed_at_ms and other is not parcel:
-                other.data = None
-                self._with_relay[other.ref] = other
+                self._hand_over(other)
         wait_s = min(FULL_FIRST_S * 2 ** min(parcel.attempt - 1, 10), FULL_CAP_S) * (0.75 + jitter / 2)
         due_at = now_us + int(wait_s * 1e6)
         forget = Renew(OUTBOX.name, self.token, parcel.ref, 0)
@@ -209,6 +203,11 @@ class Courier:
                 self._waiting[ref.mailbox] = left
             else:
                 del self._waiting[ref.mailbox]
+
+    def _hand_over(self, parcel: Parcel) -> None:
+        parcel.data = None
+        hand = self._with_relay if parcel.kind in CONFIRMED_KINDS else self._unanswered
+        hand[parcel.ref] = parcel
 
     def lost(self) -> None:
         """The connection ended: whether the relay has what is unproven is unknown, so it is written again, first."""

@@ -49,6 +49,11 @@ INBOX = INBOX_PRESET.replace(
 POLICIES: Mapping[str, Policy] = {OUTBOX.name: OUTBOX, INBOX.name: INBOX}
 
 
+def node_of(public_key: bytes) -> str:
+    """The name of an agent's store in its journal."""
+    return f"agent-{public_key.hex()[:16]}"
+
+
 def outbound(recipient: str, id: str, kind: str, envelope: bytes) -> Message:
     """A message for the outbox."""
     return Message(OUTBOX.name, recipient, id, envelope, kind=kind)

@@ -49,6 +49,8 @@ PING_S = 25.0
 PONG_S = 32.0
 RESEND_AFTER_S = 15.0
 """What was sent on an earlier connection is not sent again before what the relay kept for us could come."""
+LOOK_S = 30.0
+"""How often to look for what waited too long."""
 LIMITED_S_MAX = 300.0
 PINGS_PER_S = 4.0
 PING_BURST = 40.0
@@ -122,8 +124,10 @@ class Session:
         self._pongs: deque[tuple[int, bytes]] = deque()
         self._confirms: deque[tuple[int, bytes]] = deque()
         """Confirmations that no pong has proven yet, each with the number of the next ping."""
-        self._again: list[bytes] = []
+        self._again: deque[bytes] = deque()
+        """Confirmations that may have been discarded: sent again one by one."""
         self._again_s = 0.0
+        self._looked_s = 0.0
 
     # What comes.
 
@@ -174,12 +178,11 @@ class Session:
             self._line.close(1002, "heartbeat timeout")
             return
         if self._again and now_s >= self._again_s:
-            again, self._again = self._again, []
-            for data in again:
-                self._confirm(data)
+            self._confirm(self._again.popleft())
         now_ms = self._now_ms()
         self._submit(self._courier.settled(now_ms))
-        if now_s - self._opened_s > RESEND_AFTER_S:
+        if now_s - self._opened_s > RESEND_AFTER_S and now_s - self._looked_s > LOOK_S:
+            self._looked_s = now_s
             overdue = self._courier.overdue(now_ms)
             if overdue:
                 self._courier.again(overdue, self._office.bodies(overdue))
@@ -391,7 +394,7 @@ class Session:
             until_s = self._office.monotonic_s() + wait_s
             self._courier.limited(until_s)
             # A confirmation may be what was discarded.
-            self._again += [data for _, data in self._confirms]
+            self._again.extend(data for _, data in self._confirms)
             self._again_s = until_s
             self._confirms.clear()
             self._office.tell(RateLimited(wait_s, envelope.rate_limited.reason))

@@ -168,7 +168,8 @@ def whoami(session: Session) -> None:
                 found["relay_host"] = host
                 found["address"] = address_of(base64.b64decode(found["public_key"]), host)
         else:
-            with contextlib.suppress(TimeoutError):
+            # A relay that does not admit us, or not yet, does not keep us from showing the key to be approved.
+            with _told(), contextlib.suppress(RelayRefused, StoreHeld):
                 _connected(session, 5.0)
             found = _ask(session, "agent.whoami")
     found["relay"] = session.config().text("agent.relay")
@@ -355,7 +356,7 @@ def _sent_line(state: Json) -> str:
     words = {
         "delivered": "delivered (it waited at the relay)" if state.get("was_stored") else "delivered",
         "with the relay": "with the relay, until the recipient comes",
-        "queued": "in the outbox, until the relay can be reached",
+        "queued": "in the outbox, to be sent later",
     }
     line = words.get(state["state"], str(state["state"]))
     return f"{line}: {state['reason']}" if state.get("reason") and state["state"] != "delivered" else line
@@ -395,17 +396,21 @@ def _connected(
             except TimeoutError:
                 pass
             else:
+                for draft in drafts:
+                    # The time counts from the one before: many may take long, where the relay limits the rate.
+                    if await agent.wait_state(draft["to"], draft["id"], _GONE, hand_over_s) not in _GONE:
+                        break
                 loop = asyncio.get_running_loop()
-                for states, wait in ((("with the relay", "delivered", "undelivered"), hand_over_s), (_ENDS, wait_s)):
-                    until = loop.time() + wait
-                    for draft in drafts:
-                        await agent.wait_state(draft["to"], draft["id"], states, max(until - loop.time(), 0))
+                until = loop.time() + wait_s
+                for draft in drafts:
+                    await agent.wait_state(draft["to"], draft["id"], _ENDS, max(until - loop.time(), 0))
             return [await _seen(agent, draft) for draft in drafts]
 
     return asyncio.run(run())
 
 
 _ENDS = ("delivered", "undelivered", "cancelled")
+_GONE = ("with the relay", *_ENDS)
 
 
 async def _seen(agent: Agent, draft: Json) -> Json:
