@@ -227,5 +227,8 @@ def test_a_relay_that_refuses_us_is_an_exit_code(tmp_path: Path, house: House):
         error = json.loads(result.stderr.splitlines()[-1])["error"]
         assert error["code"] == "relay_refused"
         assert "key not registered" in error["message"]
+        # The key can be seen all the same: somebody has to approve it.
+        shown = house.json("agent", "whoami", "--relay", url)
+        assert (shown["address"], len(shown["public_key"])) == (None, 44)
     finally:
         locked.stop()

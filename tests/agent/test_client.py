@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
+import subprocess
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -182,6 +184,49 @@ def test_a_key_that_is_not_approved_is_refused_with_the_reason(tmp_path: Path):
         run(story())
     finally:
         relay.stop()
+
+
+def test_tls_is_used_where_the_url_says_so_and_a_strange_certificate_is_not_believed(tmp_path: Path):
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
+         "-keyout", str(key), "-out", str(cert), "-subj", "/CN=relay", "-addext", "subjectAltName=IP:127.0.0.1"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    (tmp_path / "tls").mkdir()
+    relay = Relay(tmp_path / "tls", {"relay.tls_cert": str(cert), "relay.tls_key": str(key)}).start()
+
+    async def story() -> None:
+        url = url_of(relay).replace("ws:", "wss:")
+        trusting = ssl.create_default_context(cafile=str(cert))
+        async with Agent(tmp_path / "a", url, ssl_context=trusting) as agent:
+            await agent.wait_connected(DEADLINE_S)
+        told: list[Any] = []
+        async with Agent(tmp_path / "a", url, on_happening=told.append) as agent:
+            with pytest.raises(TimeoutError):
+                await agent.wait_connected(DEADLINE_S, tries=1)
+        assert isinstance(told[0], Disconnected)
+        assert "certificate" in told[0].reason
+
+    try:
+        run(story())
+    finally:
+        relay.stop()
+
+
+def test_what_is_not_settled_comes_again(relay: Relay, tmp_path: Path):
+    async def story() -> None:
+        async with Agent(tmp_path / "a", url_of(relay)) as a, Agent(tmp_path / "b", url_of(relay)) as b:
+            theirs = await b.wait_connected(DEADLINE_S)
+            await a.send(theirs, "hello")
+            for _ in range(2):
+                async for item in b.receive(DEADLINE_S):
+                    assert item.text == "hello"
+                    break
+            await item.done()
+            assert [item async for item in b.receive(0)] == []
+
+    run(story())
 
 
 # With a relay that misbehaves.
