@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from posthouse import config as conf
-from posthouse.config import Given, Source, load
+from posthouse.config import PINCH_VARIABLES, Given, Source, load
 from posthouse.errors import ConfigError
 from posthouse.mailbox.policy import PRESETS, Policy
 
@@ -258,3 +258,55 @@ def test_the_node_is_named_after_the_host_in_letters_that_a_folder_can_carry(hos
 
 def test_every_field_of_a_policy_is_described() -> None:
     assert set(conf.POLICY_HELP) == {f.name for f in dataclasses.fields(Policy)} - {"name"}
+
+
+PINCH = {
+    "PINCH_RELAY_PORT": "9000",
+    "PINCH_RELAY_PUBLIC_HOST": "relay.example.com",
+    "PINCH_RELAY_DB": "pinch.db",
+    "PINCH_RELAY_QUEUE_MAX": "500",
+    "PINCH_RELAY_QUEUE_TTL": "24",
+    "PINCH_RELAY_RATE_LIMIT": "2.5",
+    "PINCH_RELAY_RATE_BURST": "20",
+    "PINCH_RELAY_ALLOWED_ORIGINS": "https://a.example,https://b.example",
+}
+
+
+def test_the_go_relays_variables_are_read_and_explained(tmp_path: Path) -> None:
+    config = load(PINCH, tmp_path)
+    assert config.whole("relay.port") == 9000
+    assert config.text("relay.public_host") == "relay.example.com"
+    assert config.text("relay.host") == "*", "the Go relay listens on every address"
+    assert config.path("store.path") == tmp_path / "pinch.db"
+    assert config.policies["relay"].capacity == config.whole("relay.queue_max") == 500
+    assert config.policies["relay"].ttl_s == config.seconds("relay.queue_ttl_s") == 86_400
+    assert config.number("relay.rate_limit") == 2.5
+    assert config.whole("relay.rate_burst") == 20
+    where = {row["name"]: row["where"] for row in config.explain()}
+    for variable, name in PINCH_VARIABLES.items():
+        assert where[name] == variable
+    assert where["desk.relay.ttl_s"] == "PINCH_RELAY_QUEUE_TTL"
+
+
+def test_our_variables_win_over_the_go_relays(tmp_path: Path) -> None:
+    ours = {"POSTHOUSE_RELAY_PORT": "1", "POSTHOUSE_RELAY_HOST": "127.0.0.1", "POSTHOUSE_DESK_RELAY_CAPACITY": "7"}
+    config = load({**PINCH, **ours}, tmp_path)
+    assert config.whole("relay.port") == 1
+    assert config.text("relay.host") == "127.0.0.1"
+    assert config.whole("relay.queue_max") == 7
+
+
+@pytest.mark.parametrize("variable", ["PINCH_RELAY_PORT", "PINCH_RELAY_QUEUE_TTL", "PINCH_RELAY_RATE_LIMIT"])
+def test_a_go_relays_variable_that_cannot_be_read_is_named(tmp_path: Path, variable: str) -> None:
+    with pytest.raises(ConfigError, match=variable):
+        load({variable: "many"}, tmp_path)
+
+
+def test_a_secret_is_never_shown(tmp_path: Path) -> None:
+    config = load({"POSTHOUSE_RELAY_SECRET": "open sesame"}, tmp_path)
+    assert config.text("relay.secret") == "open sesame"
+    assert "open sesame" not in str(config.explain())
+    (tmp_path / "posthouse.toml").write_text("[relay]\nsecret = 12345\n")
+    with pytest.raises(ConfigError) as caught:
+        load({}, tmp_path)
+    assert "12345" not in str(caught.value)
