@@ -9,7 +9,9 @@ import pytest
 from tests.relay.conftest import MakeRelay
 from tests.relay.harness import BINARY, CLOSE, CONTINUATION, PING, PONG, TEXT, Agent, Relay, Socket, frame
 
+from posthouse.errors import StoreFailed
 from posthouse.relay.connection import FRAGMENTS_MAX
+from posthouse.relay.inflow import Inflow
 from posthouse.wire.envelope import FRAME_BYTES_MAX, MessageType
 
 
@@ -206,3 +208,33 @@ def test_data_in_the_same_packet_as_the_upgrade_is_not_lost(relay: Relay) -> Non
     client = Socket(relay.port, early=early)
     assert client.receive()[0] == BINARY, "the challenge"
     assert client.receive() == (PONG, b"early")
+
+
+def test_a_session_that_fails_ends_its_connection_and_no_other(
+    relay: Relay, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    alice, bob = relay.online("alice", "bob")
+
+    def fail(*given: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Inflow, "frame", fail)
+    alice.message(bob)
+    assert alice.closed() == (1011, "internal error")
+    assert "a session failed" in caplog.text
+    monkeypatch.undo()
+    assert bob.settled() == []
+
+
+def test_a_store_that_fails_ends_the_connections_that_rely_on_it(relay: Relay, monkeypatch: pytest.MonkeyPatch) -> None:
+    alice, bob = relay.online("alice", "bob")
+
+    def fail(*given: object) -> None:
+        raise StoreFailed("the disk is gone")
+
+    monkeypatch.setattr(type(relay.engine.store), "apply", fail)
+    alice.message(bob)
+    assert alice.closed() == (1013, "store unavailable")
+    assert relay.http("/health")[0] == 503
+    relay.stop()
+    assert bob.closed()[0] in (1001, 1013)

@@ -12,6 +12,7 @@ import asyncio
 import logging
 import re
 import struct
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 from picows import WSAutoPingStrategy, WSFrame, WSListener, WSMsgType, WSTransport
@@ -176,6 +177,8 @@ class Front(asyncio.BufferedProtocol):
 
     def answer(self, answer: http.Answer) -> None:
         """Send the answer and end. What the client still sends is read and dropped, or it would not see the answer."""
+        if self._answered:
+            return
         self._taken = self._answered = True
         transport = self._transport
         if transport.is_closing():
@@ -236,7 +239,7 @@ class Wire(WSListener):
     def __init__(self, server: RelayServer, transport: Any) -> None:
         self._server = server
         self._transport = transport
-        self._write = transport.write
+        self._write: Callable[[bytes], None] = transport.write
         self._ws: Any = None
         self._session: Session | None = None
         self._closing = False
@@ -267,7 +270,7 @@ class Wire(WSListener):
         self._ws.send_close(code, reason)
         self._server.linger(self)
         # Its own close frame is to be seen.
-        self._transport.resume_reading()
+        self.resume_reading()
 
     def buffered(self) -> int:
         """Bytes that the kernel has not taken."""
@@ -275,7 +278,7 @@ class Wire(WSListener):
 
     def pause_reading(self) -> None:
         """Let the client wait."""
-        if not self._closing:
+        if not self._closing and not self._transport.is_closing():
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
@@ -330,7 +333,7 @@ class Wire(WSListener):
                 self._transport.close()
             return
         if frame.rsv1 or frame.rsv2 or frame.rsv3:
-            self.close(1002, RESERVED_BITS)
+            session.close(1002, RESERVED_BITS)
         elif kind == _BINARY and frame.fin and self._held is None:
             session.frame(frame.get_payload_as_bytes(), True)
         elif kind == _PONG:
@@ -347,9 +350,9 @@ class Wire(WSListener):
         """A text message, or a part of a message."""
         if kind == _CONTINUATION:
             if self._held is None:
-                return self.close(1002, UNEXPECTED_CONTINUATION)
+                return session.close(1002, UNEXPECTED_CONTINUATION)
         elif self._held is not None:
-            return self.close(1002, UNFINISHED_MESSAGE)
+            return session.close(1002, UNFINISHED_MESSAGE)
         elif frame.fin:
             return session.frame(frame.get_payload_as_bytes(), False)
         else:
@@ -357,7 +360,7 @@ class Wire(WSListener):
             self._held = [b"\1" if kind == _BINARY else b""]
             self._held_bytes = 0
         if len(self._held) > FRAGMENTS_MAX:
-            return self.close(1002, TOO_MANY_FRAGMENTS)
+            return session.close(1002, TOO_MANY_FRAGMENTS)
         self._held_bytes += frame.payload_size
         if self._held_bytes > FRAME_BYTES_MAX:
             self._held = None
@@ -428,15 +431,18 @@ class Wire(WSListener):
             self._ws.send_close(1009, ENVELOPE_TOO_LARGE if admitted else AUTH_FRAME_TOO_LARGE)
         else:
             reason = INVALID_TEXT if code == 1007 else PROTOCOL_ERROR
-            loop.call_soon(self.close, code, reason)
+            loop.call_soon(self._broken, code, reason)
             self._ws.send_close(code, reason)
         self._drop_input()
 
     def exception(self, text: str, *values: Any) -> None:
         """A session raised: a mistake of ours, which ends this connection and no other."""
         _log.exception("a session failed")
-        if self._ws is not None:
-            self.close(1011, INTERNAL_ERROR)
+        self._broken(1011, INTERNAL_ERROR)
+
+    def _broken(self, code: int, reason: str) -> None:
+        if self._session is not None and not self._closing:
+            self._session.close(code, reason)
 
     def _oversize(self, size_bytes: int) -> None:
         if self._session is not None and not self._closing:
@@ -445,9 +451,14 @@ class Wire(WSListener):
     def _drop_input(self) -> None:
         """Nothing that follows can be read as frames; it is taken off the socket so that our close frame is seen."""
         transport = self._transport
+        self._write = _drop
         transport.set_protocol(_Drain(self))
         if transport.can_write_eof():
             transport.write_eof()
+
+
+def _drop(data: bytes) -> None:
+    """The close frame was the last that is written."""
 
 
 class _Drain(asyncio.BufferedProtocol):

@@ -330,6 +330,10 @@ class RelayServer:
         except PosthouseError as error:
             _log.error("a request to %s failed: %s", request.path, error)
             answer = http.wrong(503, "the store did not answer", (("Retry-After", "5"),))
+        except Exception:
+            # A challenge provider is anybody's code.
+            _log.exception("a request to %s failed", request.path)
+            answer = http.wrong(500, "internal error")
         front.answer(answer)
 
     # What others do
