@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import dataclasses
 import hashlib
 import os
 import re
@@ -29,6 +30,7 @@ import uvloop
 
 from posthouse.config import Config, Given, load
 from posthouse.control.operator import open_store
+from posthouse.engine.clock import Clock
 from posthouse.engine.engine import Engine
 from posthouse.mailbox.event import Event
 from posthouse.relay import setup
@@ -60,9 +62,13 @@ DEFAULTS = {
 class Relay:
     """A relay in a thread. Settings are those of the configuration: ``Relay(folder, {"relay.locked": "true"})``."""
 
-    def __init__(self, folder: Path, settings: dict[str, str] | None = None) -> None:
+    def __init__(self, folder: Path, settings: dict[str, str] | None = None, **fixed: Any) -> None:
+        """``fixed``: what cannot be configured, by its name in the relay's own settings: ``auth_s=0.3``."""
         self.folder = folder
         self.settings = {**DEFAULTS, **(settings or {})}
+        self.fixed = fixed
+        self.ahead_ns = 0
+        """How far the engine's clock is ahead; see ``pass_time``."""
         self.engine: Engine
         self.server: RelayServer
         self.loop: asyncio.AbstractEventLoop
@@ -89,9 +95,12 @@ class Relay:
         self.loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
         try:
-            self.engine = Engine(open_store(self.config, create=True))
+            config = self.config
+            clock = Clock(lambda: time.time_ns() + self.ahead_ns, lambda: time.monotonic_ns() + self.ahead_ns)
+            self.engine = Engine(open_store(config, create=True), clock=clock)
             await self.engine.astart()
-            self.server = setup.make(self.config, self.engine)
+            settings = dataclasses.replace(setup.settings(config), **self.fixed)
+            self.server = RelayServer(self.engine, settings, setup.listen(config))
             await self.server.start()
         except BaseException as error:
             self._failure = error
@@ -116,6 +125,11 @@ class Relay:
         """Stop cleanly and start on the same store and port."""
         self.stop()
         self.start()
+
+    def pass_time(self, seconds: float) -> None:
+        """Let so much time pass for what is stored. Connections notice nothing: their clock is another."""
+        self.ahead_ns += int(seconds * 1e9)
+        self.engine.sweeper.poke()
 
     def on_loop(self, function: Callable[[], T]) -> T:
         """Run something in the relay's event loop."""
@@ -209,6 +223,7 @@ class Socket:
         tls: ssl.SSLContext | None = None,
         receive_bytes: int | None = None,
         early: bytes = b"",
+        path: str = "/ws",
     ) -> None:
         """``receive_bytes`` makes the kernel's buffer small, for slow readers; ``early`` goes with the head."""
         self.sock: socket.socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
@@ -229,7 +244,7 @@ class Socket:
             "Sec-WebSocket-Key": key,
             **(headers or {}),
         }
-        head = "GET /ws HTTP/1.1\r\n" + "".join(f"{k}: {v}\r\n" for k, v in lines.items()) + "\r\n"
+        head = f"GET {path} HTTP/1.1\r\n" + "".join(f"{k}: {v}\r\n" for k, v in lines.items()) + "\r\n"
         self.sock.sendall(head.encode() + early)
         while b"\r\n\r\n" not in self._data:
             self._more()
@@ -404,10 +419,10 @@ class Agent:
         return wire.parse(data)
 
     def block(self, other: Agent) -> None:
-        self.send(wire.block_notification(self.address, other.address))
+        self.send(wire.block_notification(self.address, other.address, 1))
 
     def unblock(self, other: Agent) -> None:
-        self.send(wire.unblock_notification(self.address, other.address))
+        self.send(wire.unblock_notification(self.address, other.address, 1))
 
     # Receiving
 

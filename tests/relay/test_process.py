@@ -9,61 +9,14 @@ import socket
 import subprocess
 import time
 import urllib.request
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.relay.harness import HOST, Agent, Socket
+from tests.relay.harness import HOST, Socket
 from tests.relay.test_tls import make_certificate
 from tests.unit.cli.house import House
 
 from posthouse.wire.envelope import MessageType
-
-LOUD = ["--set", "relay.rate_limit=1000000", "--set", "relay.rate_burst=1000000"]
-
-
-@pytest.fixture
-def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> House:
-    monkeypatch.chdir(tmp_path)
-    return House(tmp_path)
-
-
-class Running:
-    """A relay in a process, as far as agents need to know it."""
-
-    def __init__(self, house: House, *words: str, **env: str) -> None:
-        self.process = house.spawn("relay", "--metrics-port", "0", "--json", *LOUD, *words, env=env)
-        self.summary: dict[str, Any] = house._summary(self.process)
-        self.port = int(self.summary["relay"].split(":")[2].partition("/")[0])
-        self.settings = {"relay.public_host": self.summary["relay_host"]}
-
-    def agent(self, name: str, **options: Any) -> Agent:
-        return Agent(self, name, **options)  # type: ignore[arg-type]
-
-    def stop(self, number: int = signal.SIGTERM) -> str:
-        """Its log."""
-        started = time.monotonic()
-        self.process.send_signal(number)
-        _, errors = self.process.communicate(timeout=20)
-        assert self.process.returncode == 0, errors
-        assert time.monotonic() - started < 5
-        return str(errors)
-
-
-@pytest.fixture
-def run(house: House) -> Iterator[Any]:
-    running: list[Running] = []
-
-    def start(*words: str, **env: str) -> Running:
-        running.append(Running(house, *words, **env))
-        return running[-1]
-
-    yield start
-    for one in running:
-        if one.process.poll() is None:
-            one.process.kill()
-        one.process.communicate()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
