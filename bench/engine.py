@@ -10,24 +10,18 @@ a system goes on with its own files from round to round, so that work it puts of
 from __future__ import annotations
 
 import argparse
-import contextlib
-import os
-import platform
-import shutil
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import apsw
 from _load import Figures, Timing, append_synced, median
 from _peers import PEERS, Peer
+from _run import make_console, print_place, print_target, progress_bar, work_folder
 from _scale import run_scale
 from _syncs import SYSTEMS, Syncs, find_syncs
 from _traffic import Posthouse
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 CALLERS = (1, 16, 200)
@@ -36,7 +30,6 @@ CEILING = "ceiling"
 LIFECYCLES_MIN = 15_000
 LEAD_MIN = 8.0
 CEILING_SHARE_MIN = 0.20
-MEMORY_FILE_SYSTEMS = ("tmpfs", "ramfs")
 
 
 @dataclass(frozen=True)
@@ -49,17 +42,10 @@ class Row:
 
 def main() -> int:
     options = parse()
-    console = Console() if sys.stdout.isatty() else Console(width=140)
-    with work_folder(options.folder) as folder:
-        file_system = file_system_of(folder)
-        if file_system in MEMORY_FILE_SYSTEMS:
-            console.print(f"{folder} is on {file_system}, which keeps nothing: name another with --folder")
+    console = make_console()
+    with work_folder(options.folder, "engine") as folder:
+        if not print_place(console, folder):
             return 2
-        console.print(
-            f"{os.cpu_count()} cores, {file_system} at {folder.parent}, Python {platform.python_version()},"
-            f" SQLite {apsw.sqlite_lib_version()}, load {os.getloadavg()[0]:.1f} before the run",
-            highlight=False,
-        )
         if options.scale:
             run_scale(console, folder, options.quick)
         else:
@@ -75,37 +61,6 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-@contextlib.contextmanager
-def work_folder(parent: Path | None) -> Iterator[Path]:
-    """A folder on a real disk that is gone afterwards."""
-    ours = Path(__file__).resolve().parent / "results"
-    if parent is None:
-        ours.mkdir(exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix="engine-", dir=parent or ours)).resolve()
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder)
-        if parent is None:
-            with contextlib.suppress(OSError):  # another run may be using it
-                ours.rmdir()
-
-
-def file_system_of(folder: Path) -> str:
-    """The type of the file system that holds a folder."""
-    best, found = Path("/"), "unknown file system"
-    try:
-        mounts = Path("/proc/self/mounts").read_text().splitlines()
-    except OSError:
-        return found
-    for line in mounts:
-        _, mount, kind, *_ = line.split(" ")
-        point = Path(mount.encode().decode("unicode_escape"))
-        if folder.is_relative_to(point) and point.is_relative_to(best):
-            best, found = point, kind
-    return found
-
-
 # The comparison
 
 
@@ -117,7 +72,7 @@ def compare(console: Console, folder: Path, timing: Timing) -> None:
         task = progress.add_task("", total=steps)
 
         def tell(text: str) -> None:
-            progress.update(task, description=text, advance=1)
+            progress.update(task, description=text, advance=1, refresh=True)
 
         syncs = {}
         for system in SYSTEMS:
@@ -170,11 +125,6 @@ def measure_round(
 def lifecycles_of(found: dict[tuple[str, int, bool], list[Figures]], title: str, callers: int) -> Figures | None:
     rounds = found.get((title, callers, True))
     return median(rounds) if rounds else None
-
-
-def progress_bar(console: Console) -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    return Progress(*columns, console=console, transient=True)
 
 
 def as_table(rows: dict[tuple[str, int], Row], syncs: dict[str, Syncs]) -> Table:
@@ -246,10 +196,6 @@ def print_targets(console: Console, rows: dict[tuple[str, int], Row], syncs: dic
     share = ours.posts.per_s / rows[CEILING, most].posts.per_s
     text = f"posts at {most} callers: {share:.0%} of the ceiling; target ≥ {CEILING_SHARE_MIN:.0%}"
     print_target(console, share >= CEILING_SHARE_MIN, text)
-
-
-def print_target(console: Console, met: bool, text: str) -> None:
-    console.print(f"[bold green]PASS[/]  {text}" if met else f"[bold red]FAIL[/]  {text}", highlight=False)
 
 
 if __name__ == "__main__":
