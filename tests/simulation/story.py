@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from typing import Any
 
 from tests.simulation.world import FAST, Agent, Client, World
@@ -65,7 +66,7 @@ class Story:
         elif dice < 0.075:
             world.fail_next += 1
         elif client is None:
-            agent.connect()
+            self._connect(agent)
         elif not client.is_open:
             if dice < 0.3:
                 client.cut()
@@ -88,11 +89,22 @@ class Story:
         elif dice < 0.33:
             agent.confirm(client, random.choice(self.agents).address, b"never sent")
         elif dice < 0.36 and agent.unconfirmed:
-            # What it got on an earlier connection, before it comes again on this one.
             agent.confirm(client, *random.choice(agent.unconfirmed))
         else:
             for _ in range(random.choice((1, 1, 3, 8, 25))):
                 self._send(agent, random.choice(self.agents))
+
+    def _connect(self, agent: Agent) -> None:
+        """Connect, and perhaps confirm what came on an earlier connection, before or while it comes again."""
+        client = agent.connect()
+        if self.random.random() < 0.5:
+            for sender, id in self.random.sample(agent.unconfirmed, min(len(agent.unconfirmed), 4)):
+                at_s = self.random.uniform(0.02, 0.1)
+                self.world.at(at_s, partial(self._confirm_early, agent, client, sender, id))
+
+    def _confirm_early(self, agent: Agent, client: Client, sender: str, id: bytes) -> None:
+        if client.is_open and (sender, id) in agent.unconfirmed:
+            agent.confirm(client, sender, id)
 
     def _send(self, agent: Agent, to: Agent) -> None:
         random = self.random

@@ -13,6 +13,7 @@ from tests.simulation.story import Broken, Story
 
 from posthouse.mailbox.command import Settle, Verdict
 from posthouse.mailbox.policy import RELAY
+from posthouse.relay import outflow
 from posthouse.relay.house import House
 from posthouse.relay.outflow import Outflow, Stage
 from posthouse.relay.receipts import Receipts, Sent
@@ -63,7 +64,7 @@ def test_hundreds_of_seeds_on_the_embedded_store(tmp_path: Path) -> None:
 
 
 def live_goes_ahead_of_what_is_queued(self: Outflow, size_bytes: int) -> None:
-    if self.stage is Stage.FLUSHING and self._queue and not self._leasing:
+    if self.stage is Stage.FLUSHING and self._flush is not None:
         self._posts += 1
         self._reserved += 1
         self._house.submissions.want_lease(self)
@@ -92,15 +93,11 @@ def a_lease_of_who_has_left(self: Outflow) -> None:
     self._house.submissions.want_lease(self)
 
 
-def confirmed_ones_come_again(self: Outflow, ref: Any) -> Any:
-    ahead, self._ahead = self._ahead, set()
-    try:
-        return OUTFLOW_CONFIRMED(self, ref)
-    finally:
-        self._ahead = ahead
+def one_too_many_is_announced(pending_count: int) -> bytes:
+    return STATUS(pending_count + 1)
 
 
-EXPECT, CONFIRMED, OUTFLOW_CONFIRMED = Outflow.expect, Receipts.confirmed, Outflow.confirmed
+EXPECT, CONFIRMED, STATUS = Outflow.expect, Receipts.confirmed, outflow.queue_status
 
 
 @pytest.mark.parametrize(
@@ -109,12 +106,12 @@ EXPECT, CONFIRMED, OUTFLOW_CONFIRMED = Outflow.expect, Receipts.confirmed, Outfl
         (Outflow, "expect", live_goes_ahead_of_what_is_queued),
         (Outflow, "_receive", messages_are_removed_when_received),
         (Outflow, "end", a_lease_of_who_has_left),
-        (Outflow, "confirmed", confirmed_ones_come_again),
+        (outflow, "queue_status", one_too_many_is_announced),
         (Receipts, "confirmed", everything_was_live),
         (House, "_release", nothing_is_given_back),
     ],
 )
-def test_a_planted_fault_is_found(where: type, name: str, fault: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planted_fault_is_found(where: Any, name: str, fault: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(where, name, fault)
     with pytest.raises(Broken, match="seed"):
         run_seeds(PLANTED_SEEDS)

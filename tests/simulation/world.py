@@ -18,7 +18,7 @@ from posthouse.mailbox.command import Command, Lease, Post, Settle, Shift, Start
 from posthouse.mailbox.message import Ref, State
 from posthouse.mailbox.outcome import Done, Leased, Posted, Refusal, Refused, Settled
 from posthouse.mailbox.policy import RELAY
-from posthouse.mailbox.store import Store
+from posthouse.mailbox.store import MessageView, Store
 from posthouse.relay.blocks import SHELF
 from posthouse.relay.house import House
 from posthouse.relay.port import Answered, BodiesRead
@@ -258,6 +258,8 @@ class SimLine:
         self.unread_bytes = 0
         self.sent: list[bytes] = []
         """Messages written by the relay, of the kinds that agents send each other."""
+        self.confirmed: set[tuple[str, bytes]] = set()
+        """Messages whose confirmation reached the relay on this connection."""
         self.closed_with: tuple[int, str] | None = None
         self._down_at = 0.0
         self._up_at = 0.0
@@ -304,7 +306,7 @@ class SimLine:
 
     def _check_announcement(self, pending_count: int) -> None:
         lane = self.world.store.in_lane("relay", self.client.agent.address, "", limit=1_000)
-        held = [view for view in lane if view.token == self.session.token]
+        held = [view for view in lane if view.token == self.session.token and not self._is_known(view)]
         assert pending_count == len(held), f"{pending_count} announced, {len(held)} will be sent"
 
     def _check_nothing_is_overtaken(self, seq: int) -> None:
@@ -313,11 +315,12 @@ class SimLine:
         for view in self.world.store.in_lane("relay", address, "", limit=1_000):
             if view.seq >= seq:
                 break
-            # One that was confirmed before it came again is not sent, and about to be finished.
-            known = (view.message.sender, view.message.id.encode())
-            if known in self.client.agent.confirmed and view.message.kind == "message":
-                continue
-            assert view.message.body in sent, f"{seq} overtakes {view.seq} of {address[:12]}"
+            assert self._is_known(view) or view.message.body in sent, f"{seq} overtakes {view.seq} of {address[:12]}"
+
+    def _is_known(self, view: MessageView) -> bool:
+        """One that was confirmed before it came again is not sent, and about to be finished."""
+        message = view.message
+        return message.kind == "message" and (message.sender, message.id.encode()) in self.confirmed
 
     def _down(self, callback: Callable[[], None], size: int) -> None:
         world = self.world
@@ -543,7 +546,13 @@ class Agent:
             client.early += 1
         now_ms = self.world.now_us() // 1_000
         signature = self.key.sign(auth.confirm_bytes(id, now_ms)).signature
-        client.send(envelope.delivery_confirm(self.address, sender, id, now_ms, signature))
+        data = envelope.delivery_confirm(self.address, sender, id, now_ms, signature)
+
+        def arrive() -> None:
+            client.line.confirmed.add((sender, id))
+            client.line.session.frame(data)
+
+        client.up(arrive)
 
     def block(self, other: Agent, block: bool = True) -> None:
         assert self.client is not None

@@ -17,9 +17,10 @@ from ..mailbox.command import Note, Release
 from ..mailbox.event import CONNECTED, DISCONNECTED, REFUSED
 from .blocks import SHELF as BLOCKS
 from .blocks import Blocks
+from .flush import NO_ID
 from .inflow import Inflow
 from .limits import Bucket, Buckets
-from .outflow import NO_ID, Outflow
+from .outflow import Outflow
 from .page import Pages
 from .port import Line, Port
 from .session import (
@@ -39,6 +40,8 @@ from .takeover import Takeovers
 __all__ = ["BLOCKS", "Admits", "House"]
 
 TICK_S = 0.5
+LATE_S = 2.0
+"""A tick that is later than this says nothing about the silence of others."""
 FORGET_S = 30.0
 RETRY_S = 1.0
 """After which a release that came to nothing is tried again."""
@@ -75,12 +78,13 @@ class House:
         self._run = port.random_bytes(6).hex()
         self._opened = 0
         self._ids = 0
-        self._beats: list[tuple[float, int, Session]] = []
+        self._beats: list[tuple[float, int, Session, float | None]] = []  # when; whom; seen when it was pinged
         self._receipts: deque[tuple[float, Outflow]] = deque()
         self._receipts_planned = False
         self._unreleased: dict[str, list[Release]] = {}  # not known to be durable, by address
         self._noted: Bucket | None = None
         self._forget_at = 0.0
+        self._tick_at = 0.0
         self._closing = False
 
     # What the server tells.
@@ -88,6 +92,7 @@ class House:
     def start(self, blocks: Iterable[tuple[str, bytes]] = ()) -> None:
         """Begin: ``blocks`` are the entries of the shelf ``blocks.SHELF``; heartbeats run from now on."""
         self.blocks.load(blocks)
+        self._tick_at = self.port.monotonic() + TICK_S
         self.port.later(TICK_S, self._tick)
 
     def has_room(self) -> bool:
@@ -128,7 +133,9 @@ class House:
             self.online[mailbox].outflow.ring()
 
     def revoke(self, address: str, reason: str = "key not registered") -> bool:
-        """Close the connection of an address at once; False if it has none."""
+        """Close the connection of an address at once, and whoever waits to replace it; False if it has none."""
+        # First, or one of them would be admitted in its place.
+        self.takeovers.refuse(address, reason)
         session = self.online.get(address)
         if session is None:
             return False
@@ -156,10 +163,10 @@ class House:
         self.stats.authenticated += 1
         # A release that came to nothing is tried again now, before this connection leases.
         for release in self._unreleased.get(session.address, ()):
-            self.submissions.add(release, self._released, (session.address, release))
+            self.submissions.add(release, self._released, (session.address, release, False))
         self.note(Note(CONNECTED, self.settings.desk, session.address, session.holder))
         session.admit()
-        heapq.heappush(self._beats, (session.seen_at + self.settings.heartbeat_s, id(session), session))
+        heapq.heappush(self._beats, (session.seen_at + self.settings.heartbeat_s, id(session), session, None))
 
     def ended(self, session: Session, life: Life, because: str) -> None:
         """A connection is over."""
@@ -208,16 +215,17 @@ class House:
 
     def _release(self, address: str, release: Release) -> None:
         self._unreleased.setdefault(address, []).append(release)
-        self.submissions.add(release, self._released, (address, release))
+        self.submissions.add(release, self._released, (address, release, True))
 
-    def _released(self, outcome: Any, arg: tuple[str, Release]) -> None:
-        address, release = arg
+    def _released(self, outcome: Any, arg: tuple[str, Release, bool]) -> None:
+        address, release, insists = arg
         unreleased = self._unreleased.get(address)
         if unreleased is None or release not in unreleased:
             return
         if isinstance(outcome, BaseException):
-            # What it held must come back, or it would be stuck until the next start.
-            if not isinstance(outcome, EngineClosed):
+            # What it held must come back, or it would be stuck until the next start. One of those who try goes on
+            # trying: each connection adds one, and a store may be away for long.
+            if insists and not isinstance(outcome, EngineClosed):
                 self.port.later(RETRY_S, lambda: self.submissions.add(release, self._released, arg))
             # Until then nobody else may lease there: what is behind would overtake it.
             session = self.online.get(address)
@@ -242,14 +250,18 @@ class House:
         if self._closing:
             return
         now = self.port.monotonic()
-        self._end_strangers(now)
-        self._beat(now)
+        late_s, self._tick_at = now - self._tick_at, now + TICK_S
+        # First, so that nothing that goes wrong below stops the heart for all.
+        self.port.later(TICK_S, self._tick)
+        if late_s < LATE_S:
+            self._end_strangers(now)
+            self._beat(now)
+        # Else this process stood still, and what was said meanwhile is not read yet: nobody was silent.
         for inflow in list(self.paused):
             inflow.resume()
         if now >= self._forget_at:
             self._forget_at = now + FORGET_S
             self.buckets.forget(now, self.online)
-        self.port.later(TICK_S, self._tick)
 
     def _end_strangers(self, now: float) -> None:
         late = []
@@ -266,18 +278,18 @@ class House:
         """Ping who has been silent for long; end who stays silent."""
         settings, beats = self.settings, self._beats
         while beats and beats[0][0] <= now:
-            _, key, session = heapq.heappop(beats)
+            _, key, session, pinged = heapq.heappop(beats)
             if not session.is_open:
                 continue
-            ends_at = session.seen_at + settings.heartbeat_s + settings.heartbeat_wait_s
-            if ends_at <= now:
+            seen_at = session.seen_at
+            if pinged == seen_at:
                 session.close(POLICY_VIOLATION, HEARTBEAT_TIMEOUT, "timeout")
                 continue
-            ping_at = session.seen_at + settings.heartbeat_s
-            if ping_at <= now:
+            at, pinged = seen_at + settings.heartbeat_s, None
+            if at <= now:
                 session.outflow.ping()
-                ping_at = ends_at
-            heapq.heappush(beats, (ping_at, key, session))
+                at, pinged = now + settings.heartbeat_wait_s, seen_at
+            heapq.heappush(beats, (at, key, session, pinged))
 
 
 def _ignore(outcome: Any, arg: Any) -> None:

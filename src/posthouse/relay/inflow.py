@@ -42,7 +42,7 @@ _RELAY_ONLY = frozenset(int(member) for member in RELAY_ONLY)
 _DELIVERED = Verdict.DELIVERED
 
 STRANGE_CONFIRMS_MAX = 256
-"""Confirmations of what was not sent on this connection that may be under way; those that match are given back."""
+"""Confirmations that match nothing, at once; then they are limited, until the rate has made up for them."""
 NOTED_EVERY_S = 1.0
 """A connection's rate-limited frames are noted in the journal so often; all are counted."""
 
@@ -140,17 +140,21 @@ class Inflow:
         size_bytes = len(data)
         confirm = envelope.delivery_confirm
         ref = Ref(self._desk, address, to, id_text(confirm.message_id))
-        known = self._session.outflow.receipts.is_unconfirmed(ref)
+        honest = envelope.from_address == address
+        known = honest and self._session.outflow.receipts.is_unconfirmed(ref)
         if not known and not self._may_pass_strange(now, size_bytes):
             return
-        if envelope.from_address != address:
+        if not honest:
+            self._count_strange(now)
             self._refuse("spoofed", envelope, size_bytes)
             return
         recipient = house.online.get(to)
         if recipient is None and not self._is_ours(to):
+            self._count_strange(now)
             self._refuse("bad_address", envelope, size_bytes)
             return
         if not ref.id:
+            self._count_strange(now)
             self._refuse("unmatched", envelope, size_bytes)
             return
         live = self._session.outflow.confirmed(ref)
@@ -159,28 +163,27 @@ class Inflow:
         if house.blocks.has(to, address):
             # The message has arrived all the same; only its sender does not want to hear from this agent.
             self._refuse("blocked", envelope, size_bytes)
-            house.submissions.add(settle, self._confirmed, (ref, size_bytes, known))
+            house.submissions.add(settle, self._confirmed, (ref, size_bytes))
             return
         # Outside what the agent signed: the relay alone knows whether the message waited.
         if confirm.was_stored != (not live):
             confirm.was_stored = not live
             data = envelope.SerializeToString()
         message = Message(self._desk, to, f"confirm:{ref.id}", data, address, "", "delivery_confirm")
-        house.submissions.add(Together((settle, Post(message, exempt=True))), self._confirmed, (ref, size_bytes, known))
+        house.submissions.add(Together((settle, Post(message, exempt=True))), self._confirmed, (ref, size_bytes))
         if recipient is not None:
             recipient.outflow.expect(len(data))
 
-    def _confirmed(self, outcome: Any, waiting: tuple[Ref, int, bool]) -> None:
-        ref, size_bytes, known = waiting
+    def _confirmed(self, outcome: Any, waiting: tuple[Ref, int]) -> None:
+        ref, size_bytes = waiting
         self._answered(size_bytes)
         kind = type(outcome)
         if kind is Done or kind is Settled:
             self._house.stats.confirmed += 1
-            if not known and self._strange is not None:
-                self._strange.give_back()
         elif isinstance(outcome, BaseException):
             self._session.store_failed()
         else:
+            self._count_strange(self._house.port.monotonic())
             self._note("unmatched", ref.sender, ref.id, "delivery_confirm", size_bytes)
 
     # Blocks.
@@ -224,16 +227,22 @@ class Inflow:
         return not wait_s
 
     def _may_pass_strange(self, now: float, size_bytes: int) -> bool:
-        """A confirmation of something that was not sent on this connection: limited unless it matches."""
-        if self._bucket is None:
-            return True
-        settings = self._house.settings
-        if self._strange is None:
-            self._strange = Bucket(settings.rate_per_s, max(STRANGE_CONFIRMS_MAX, settings.rate_burst), now)
-        wait_s = self._strange.take(now)
+        """A confirmation of something that was not sent on this connection: whether it matches is known later.
+
+        So none is limited for being one of many; only what follows too many that did not match.
+        """
+        wait_s = 0.0 if self._strange is None else self._strange.wait_s(now)
         if wait_s:
             self._limit(wait_s, now, size_bytes)
         return not wait_s
+
+    def _count_strange(self, now: float) -> None:
+        """A confirmation did not match."""
+        if self._bucket is not None:
+            if self._strange is None:
+                settings = self._house.settings
+                self._strange = Bucket(settings.rate_per_s, max(STRANGE_CONFIRMS_MAX, settings.rate_burst), now)
+            self._strange.spend(now)
 
     def _limit(self, wait_s: float, now: float, size_bytes: int) -> None:
         settings = self._house.settings

@@ -27,9 +27,18 @@ class Bucket:
         self._tokens = tokens
         return (1 - tokens) / self._rate_per_s
 
+    def wait_s(self, at: float) -> float:
+        """What ``take`` would answer, without taking."""
+        self._tokens = tokens = self._refilled(at)
+        return 0.0 if tokens >= 1 else (1 - tokens) / self._rate_per_s
+
     def give_back(self) -> None:
         """What was taken is not to be counted."""
         self._tokens = min(self._tokens + 1, self._burst)
+
+    def spend(self, at: float) -> None:
+        """Count one that was let in before it was known to count; what is not there is owed."""
+        self._tokens = self._refilled(at) - 1
 
     def is_full(self, at: float) -> bool:
         """Whether it is as if nothing had ever been taken."""

@@ -7,9 +7,8 @@ and settlements of what it received. Nothing is sent that is not leased, and not
                           ▲                       │ no room, or more there than was asked for
                           └──── it has room ◀── behind
 
-- flushing: what is stored is leased without bodies, announced (the first time), and written batch by batch:
-  a page of bodies, a ping behind it, the next when the pong is there and the pause is over. What is posted
-  meanwhile stays in the mailbox, behind.
+- flushing: what is stored is leased without bodies, announced (the first time), and written batch by batch
+  (flush.py). What is posted meanwhile stays in the mailbox, behind.
 - live: each submission with a post for this agent carries its lease. Whoever is written to may confirm at
   once; a ping is sent only for what was not confirmed after a while.
 - behind: too much is unreceived. Nothing is leased until receipts have made room; then it is flushed.
@@ -18,29 +17,23 @@ and settlements of what it received. Nothing is sent that is not leased, and not
 from __future__ import annotations
 
 import enum
-import logging
-from collections import deque
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..mailbox.command import Lease, Park, Settle, Verdict
-from ..mailbox.message import Message, Ref
-from ..mailbox.outcome import Leased, Settled
+from ..mailbox.command import Lease, Settle, Verdict
+from ..mailbox.message import Ref
+from ..mailbox.outcome import Delivery, Leased
 from ..wire.envelope import queue_status
+from .flush import Flush, is_confirmable
 from .receipts import Receipts, Sent
 
 if TYPE_CHECKING:
     from .house import House
     from .session import Session
 
-log = logging.getLogger("posthouse.relay")
-
 FIRST_MAX = 100_000
 """What the first lease of a connection takes at most: more than a mailbox holds."""
 NEXT_MAX = 1_000
 """What later leases of a flush take."""
-NO_ID = "relay:"
-"""Begins the ids that the relay gives to envelopes without one."""
 SLACK = 16
 """A live lease asks for so many more than were posted with it: if they come, there is more in the mailbox."""
 
@@ -58,14 +51,6 @@ class Stage(enum.Enum):
     ENDED = "ended"
 
 
-class Queued(NamedTuple):
-    """One message of a flush that is leased and not written yet."""
-
-    ref: Ref
-    confirmable: bool
-    live: bool
-
-
 class Asked(NamedTuple):
     """What a lease was asked for with."""
 
@@ -79,8 +64,8 @@ class Outflow:
     """One session's way out."""
 
     __slots__ = (
-        "_ahead", "_announced", "_asked", "_house", "_leasing", "_next_at", "_page", "_planned", "_posts",
-        "_posts_bytes", "_queue", "_reading", "_reserved", "_reserved_bytes", "_session", "receipts", "stage",
+        "_announced", "_asked", "_early", "_flush", "_house", "_leasing", "_planned", "_posts", "_posts_bytes",
+        "_reserved", "_reserved_bytes", "_session", "receipts", "stage",
     )  # fmt: skip
 
     def __init__(self, session: Session, house: House) -> None:
@@ -96,12 +81,8 @@ class Outflow:
         self._reserved_bytes = 0
         self._asked = 0  # leases without an answer
         self._leasing = False  # a lease for a flush is wanted or under way
-        # A flush: what is leased and not written, which of it is still to be written, the page that was read.
-        self._queue: deque[Queued] = deque()
-        self._ahead: set[Ref] = set()
-        self._page: Sequence[bytes | None] | None = None
-        self._reading = False
-        self._next_at = 0.0
+        self._flush: Flush | None = None
+        self._early: set[Ref] = set()  # confirmed while a lease is under way that may take them
         self._planned = False  # a ping for a receipt
 
     @property
@@ -143,7 +124,10 @@ class Outflow:
         known = self.receipts.confirmed(ref)
         if known is None:
             # It knows the message from an earlier connection: it must not come again.
-            self._ahead.discard(ref)
+            if self._flush is not None:
+                self._flush.skip(ref)
+            if self._asked or self._leasing:
+                self._early.add(ref)
             return None
         live, received = known
         if received:
@@ -172,9 +156,9 @@ class Outflow:
         """The session has left: nothing goes out any more, and nothing is leased."""
         self.stage = Stage.ENDED
         self._house.submissions.unwant_lease(self)
-        self._queue.clear()
-        self._ahead.clear()
-        self._page = None
+        if self._flush is not None:
+            self._flush.end()
+            self._flush = None
 
     # Leases.
 
@@ -207,28 +191,33 @@ class Outflow:
         if type(outcome) is not Leased:
             self._session.store_failed()
             return
+        deliveries = outcome.deliveries
+        if self._early:
+            deliveries = tuple([d for d in deliveries if d.message.ref not in self._early])
+            if not self._asked:
+                self._early.clear()
         if asked.flush:
-            self._begin_flush(outcome)
+            self._begin_flush(deliveries)
         else:
-            self._send_live(outcome)
+            self._send_live(deliveries)
             if len(outcome.deliveries) >= asked.limit and self.stage is Stage.LIVE:
                 self._fall_behind()
         self.advance()
 
-    def _send_live(self, outcome: Leased) -> None:
+    def _send_live(self, deliveries: tuple[Delivery, ...]) -> None:
         send, sent = self._session.line.send, self.receipts.sent
         size_total = 0
-        for delivery in outcome.deliveries:
+        for delivery in deliveries:
             message = delivery.message
             body = message.body
             send(body)
             size = len(body)
             size_total += size
-            sent(Ref(message.desk, message.mailbox, message.sender, message.id), _is_confirmed(message), size,
+            sent(Ref(message.desk, message.mailbox, message.sender, message.id), is_confirmable(message), size,
                  delivery.live)  # fmt: skip
-        if outcome.deliveries:
+        if deliveries:
             stats = self._house.stats
-            stats.delivered_frames += len(outcome.deliveries)
+            stats.delivered_frames += len(deliveries)
             stats.delivered_bytes += size_total
             self._ask_receipt()
 
@@ -239,103 +228,28 @@ class Outflow:
         self._leasing = True
         self._house.submissions.want_lease(self)
 
-    def _begin_flush(self, outcome: Leased) -> None:
+    def _begin_flush(self, deliveries: tuple[Delivery, ...]) -> None:
         self._leasing = False
-        deliveries = outcome.deliveries
-        if not self._announced:
-            self._announced = True
-            if deliveries:
-                self._session.line.send(queue_status(len(deliveries)))
         if deliveries:
             self._house.stats.flushes += 1
-        for delivery in deliveries:
-            message = delivery.message
-            ref = message.ref
-            self._queue.append(Queued(ref, _is_confirmed(message), delivery.live))
-            self._ahead.add(ref)
+            if not self._announced:
+                self._session.line.send(queue_status(len(deliveries)))
+        self._announced = True
+        self._flush = Flush(self._house, self._session, self.receipts, deliveries, self.advance, self.ping)
 
     def advance(self) -> None:
         """Take the next step, if there is one to take now."""
-        house = self._house
-        if self.stage is Stage.BEHIND:
+        if self.stage is Stage.FLUSHING:
+            if self._flush is not None and self._flush.step():
+                # All is written. What was posted meanwhile comes with this lease, what is posted now with its own.
+                self._flush = None
+                self.stage = Stage.LIVE
+                self._house.submissions.want_lease(self)
+        elif self.stage is Stage.BEHIND:
             # What was posted with a lease of its own is before what waits: its outcome comes first.
-            if not self._asked and not self._posts and len(self.receipts.frames) < house.settings.batch:
+            has_room = len(self.receipts.frames) < self._house.settings.batch
+            if has_room and not self._asked and not self._posts:
                 self._lease_to_flush()
-            return
-        if self.stage is not Stage.FLUSHING or self._leasing or self._reading:
-            return
-        while self._queue and self._queue[0].ref not in self._ahead:
-            self._drop_first()
-        if not self._queue:
-            # All is written. What was posted meanwhile comes with this lease, what is posted now with its own.
-            self.stage = Stage.LIVE
-            house.submissions.want_lease(self)
-            return
-        if self.receipts.frames:
-            return
-        if self._page is None:
-            self._reading = True
-            refs = [queued.ref for queued in _first(self._queue, house.settings.batch)]
-            house.pages.read(refs, self._page_read)
-        elif house.port.monotonic() >= self._next_at:
-            self._write_page()
-
-    def _drop_first(self) -> None:
-        """A message that was confirmed before it was written again."""
-        self._queue.popleft()
-        if self._page is not None:
-            self._page = self._page[1:] or None
-
-    def _page_read(self, bodies: Sequence[bytes | None] | BaseException) -> None:
-        self._reading = False
-        if self.stage is Stage.ENDED:
-            return
-        if isinstance(bodies, BaseException):
-            log.warning("a page for %s cannot be read: %s", self._session.address, bodies)
-            self._session.store_failed()
-            return
-        self._page = bodies
-        self.advance()
-
-    def _write_page(self) -> None:
-        house, session, receipts = self._house, self._session, self.receipts
-        settings, line = house.settings, session.line
-        page, self._page = self._page, None
-        assert page is not None
-        frames = size_total = 0
-        for body in page:
-            queued = self._queue.popleft()
-            if queued.ref not in self._ahead:
-                continue
-            self._ahead.discard(queued.ref)
-            if body is None:
-                self._set_aside(queued.ref)
-                continue
-            line.send(body)
-            receipts.sent(queued.ref, queued.confirmable, len(body), queued.live)
-            frames += 1
-            size_total += len(body)
-            if receipts.bytes >= settings.unreceived_bytes_max or line.buffered() >= settings.buffered_bytes_max:
-                # The rest of the page is read again when these have arrived.
-                break
-        house.stats.delivered_frames += frames
-        house.stats.flushed_frames += frames
-        house.stats.delivered_bytes += size_total
-        if frames:
-            self.ping()
-            self._next_at = house.port.monotonic() + settings.batch_pause_s
-            house.port.later(settings.batch_pause_s, self.advance)
-        else:
-            self.advance()
-
-    def _set_aside(self, ref: Ref) -> None:
-        # Either somebody finished it since it was leased (then this is refused), or its bytes are damaged.
-        self._house.submissions.add(Park(ref, "corrupt", self._session.holder), self._was_set_aside, ref)
-
-    def _was_set_aside(self, outcome: Any, ref: Ref) -> None:
-        if type(outcome) is Settled:
-            self._house.stats.set_aside += 1
-            log.warning("the stored message %r for %s cannot be read: it is set aside", ref.id, ref.mailbox)
 
     # Receipts.
 
@@ -371,12 +285,3 @@ class Outflow:
     def _settled(self, outcome: Any, _: None) -> None:
         if isinstance(outcome, BaseException):
             self._session.store_failed()
-
-
-def _is_confirmed(message: Message) -> bool:
-    """Whether its recipient will confirm it (by its id, so one without never is); else the receipt finishes it."""
-    return message.kind == "message" and not message.id.startswith(NO_ID)
-
-
-def _first(queue: deque[Queued], n: int) -> list[Queued]:
-    return [queue[i] for i in range(min(n, len(queue)))]

@@ -8,9 +8,13 @@ or the confirmation of it, proves all before it too.
 from __future__ import annotations
 
 from collections import deque
+from itertools import islice
 from typing import NamedTuple
 
 from ..mailbox.message import Ref
+
+UNCONFIRMED_MAX = 100_000
+"""Frames whose confirmation a connection waits for: more than a mailbox holds. Past it the older half is forgotten."""
 
 
 class Sent(NamedTuple):
@@ -44,6 +48,10 @@ class Receipts:
         self.bytes += size_bytes
         if confirmable:
             self._unconfirmed[ref] = (serial, live)
+            if len(self._unconfirmed) > UNCONFIRMED_MAX:
+                # They expired or were set aside, and nobody tells their connection.
+                for old in list(islice(self._unconfirmed, UNCONFIRMED_MAX // 2)):
+                    del self._unconfirmed[old]
 
     def is_unconfirmed(self, ref: Ref) -> bool:
         """Whether it was written on this connection and not confirmed yet."""

@@ -71,8 +71,8 @@ class Session:
         self.life = Life.NEW
         self.seen_at = now
         """When the agent last gave a sign of life."""
-        self.probed = False
-        """Another connection waits to see whether this one lives."""
+        self.probed = 0
+        """Not 0: another connection waits to see whether this one lives."""
         self._challenge: Challenge | None = None
         self._pings: Bucket | None = None
         # Made when they are needed: a connection that never authenticates costs little.

@@ -121,8 +121,8 @@ class Submissions:
                 self._answering = False
                 if self._scheduled:
                     self._turn()
-        if self._drained:
-            self._look()
+            if self._drained:
+                self._look()
 
     def _look(self) -> None:
         if not self._open and not self._commands and not self._leases:

@@ -22,6 +22,7 @@ class Takeovers:
     def __init__(self, house: House) -> None:
         self._house = house
         self._newcomers: dict[str, list[Session]] = {}
+        self._probes = 0
 
     def claim(self, newcomer: Session) -> None:
         """A connection wants its address: it is admitted now, or when the other has been found dead."""
@@ -33,15 +34,20 @@ class Takeovers:
         waiting = self._newcomers.setdefault(newcomer.address, [])
         waiting.append(newcomer)
         if len(waiting) == 1:
-            there.probed = True
+            self._probes += 1
+            there.probed = self._probes
             there.outflow.ping()
-            house.port.later(house.settings.probe_s, partial(self._time_is_up, there))
+            house.port.later(house.settings.probe_s, partial(self._time_is_up, there, self._probes))
 
     def lives(self, there: Session) -> None:
         """The one that is there showed life."""
-        there.probed = False
-        for newcomer in self._newcomers.pop(there.address, ()):
-            newcomer.refuse(ALREADY_CONNECTED)
+        there.probed = 0
+        self.refuse(there.address, ALREADY_CONNECTED)
+
+    def refuse(self, address: str, reason: str) -> None:
+        """Whoever waits for this address waits in vain."""
+        for newcomer in self._newcomers.pop(address, ()):
+            newcomer.refuse(reason)
 
     def left(self, session: Session) -> None:
         """A connection ended: a newcomer that gave up, or the one that was there."""
@@ -54,7 +60,7 @@ class Takeovers:
                 del self._newcomers[session.address]
                 there = self._house.online.get(session.address)
                 if there is not None:
-                    there.probed = False
+                    there.probed = 0
         elif session.address not in self._house.online:
             del self._newcomers[session.address]
             first, *others = waiting
@@ -62,7 +68,8 @@ class Takeovers:
             for newcomer in others:
                 newcomer.refuse(ALREADY_CONNECTED)
 
-    def _time_is_up(self, there: Session) -> None:
-        if there.probed and there.is_open:
+    def _time_is_up(self, there: Session, probe: int) -> None:
+        # Only of this probe: the one before may have been answered, and another begun.
+        if there.probed == probe and there.is_open:
             self._house.stats.taken_over += 1
             there.close(POLICY_VIOLATION, REPLACED, "replaced")
