@@ -13,6 +13,7 @@ import dataclasses
 import hashlib
 import os
 import re
+import select
 import socket
 import ssl
 import struct
@@ -475,6 +476,14 @@ class Agent:
         while payload not in self.pongs:
             self._frame(DEADLINE_S)
         self.pongs.remove(payload)
+
+    def until(self, true: Callable[[], bool], what: str = "") -> None:
+        """Wait until something holds; meanwhile answer pings and keep what comes."""
+        until = time.monotonic() + DEADLINE_S
+        while not true():
+            assert time.monotonic() < until, what or "it never became true"
+            if self.socket._data or select.select([self.socket.sock], [], [], 0.002)[0]:
+                self._frame(DEADLINE_S)
 
     def settled(self) -> list[Envelope]:
         """Wait until all that this agent sent is worked off; what came meanwhile, without the mark it used."""
