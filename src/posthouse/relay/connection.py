@@ -18,15 +18,17 @@ from typing import TYPE_CHECKING, Any, cast
 from picows import WSAutoPingStrategy, WSFrame, WSListener, WSMsgType, WSTransport
 from picows.picows import WSProtocol  # type: ignore[attr-defined]
 
-from ..wire.envelope import FRAME_BYTES_MAX
+from ..wire.envelope import AUTH_BYTES_MAX, FRAME_BYTES_MAX
 from . import http
-from .session import AUTH_FRAME_TOO_LARGE, ENVELOPE_TOO_LARGE, Session
+from .session import AUTH_FRAME_TOO_LARGE, ENVELOPE_TOO_LARGE, Life, Session
 
 if TYPE_CHECKING:
     from .server import RelayServer
 
 FRAGMENTS_MAX = 1_024
 """Frames of one message; more are no message but an attack on whoever puts them together."""
+STRANGE_BYTES_MAX = AUTH_BYTES_MAX + 8_192
+"""What is read of a connection until it has authenticated: the request, the largest frame allowed, a few pings."""
 READ_BYTES = 16_384
 WRITE_BYTES = 65_536
 """Frames of one iteration that are gathered at most before they are handed to the transport."""
@@ -213,7 +215,8 @@ class Front(asyncio.BufferedProtocol):
             None,
             2_048,
         )
-        transport.set_protocol(protocol)
+        gate = _Gate(wire, transport, protocol)
+        transport.set_protocol(gate)
         protocol.connection_made(_Held(transport))
         # What picows must know of the request, and no more: it keeps it for as long as the connection lasts.
         head = (
@@ -221,12 +224,50 @@ class Front(asyncio.BufferedProtocol):
             f"Sec-WebSocket-Key: {request.headers['sec-websocket-key']}\r\n\r\n"
         )
         rest = head.encode() + self._data
-        while rest and not transport.is_closing():
+        while rest and not transport.is_closing() and transport.get_protocol() in (gate, protocol):
             buffer = protocol.get_buffer(-1)
             taken = min(len(buffer), len(rest))
             buffer[:taken] = rest[:taken]
             rest = rest[taken:]
-            protocol.buffer_updated(taken)
+            transport.get_protocol().buffer_updated(taken)
+        if not wire.is_open:
+            # Nobody else would end it.
+            transport.abort()
+
+
+class _Gate(asyncio.BufferedProtocol):
+    """Reads for who has not authenticated: not much more than the answer to a challenge, whatever frames it is in."""
+
+    __slots__ = ("_bytes", "_protocol", "_transport", "_wire")
+
+    def __init__(self, wire: Wire, transport: Any, protocol: Any) -> None:
+        self._wire = wire
+        self._transport = transport
+        self._protocol = protocol
+        self._bytes = 0
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the next bytes go."""
+        return cast(memoryview, self._protocol.get_buffer(sizehint))
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Bytes came."""
+        self._bytes += nbytes
+        self._protocol.buffer_updated(nbytes)
+        if self._transport.get_protocol() is not self:
+            return
+        if self._wire.is_admitted:
+            self._transport.set_protocol(self._protocol)
+        elif self._bytes > STRANGE_BYTES_MAX:
+            self._wire.overfull(self._bytes)
+
+    def eof_received(self) -> bool:
+        """The client will send no more."""
+        return bool(self._protocol.eof_received())
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The socket is gone."""
+        self._protocol.connection_lost(exc)
 
 
 class Wire(WSListener):
@@ -312,6 +353,21 @@ class Wire(WSListener):
     def expire(self) -> None:
         """The client did not answer the close frame."""
         self._transport.abort()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its handshake is done and its socket not gone."""
+        return self._session is not None
+
+    @property
+    def is_admitted(self) -> bool:
+        """Whether its agent has authenticated."""
+        return self._session is not None and self._session.life is Life.ADMITTED
+
+    def overfull(self, size_bytes: int) -> None:
+        """A stranger sent too much."""
+        self._oversize(size_bytes)
+        self._drop_input()
 
     # What picows tells.
 
@@ -451,6 +507,8 @@ class Wire(WSListener):
     def _drop_input(self) -> None:
         """Nothing that follows can be read as frames; it is taken off the socket so that our close frame is seen."""
         transport = self._transport
+        if transport.is_closing():
+            return
         self._write = _drop
         transport.set_protocol(_Drain(self))
         if transport.can_write_eof():

@@ -174,7 +174,8 @@ class House:
         self._strangers.pop(session, None)
         if life is Life.ADMITTED:
             del self.online[session.address]
-            self._release(session.address, Release(self.settings.desk, session.token))
+            if session.outflow.has_leased:
+                self._release(session.address, Release(self.settings.desk, session.token))
             self.note(Note(DISCONNECTED, self.settings.desk, session.address, session.holder, because))
         self.takeovers.left(session)
 

@@ -65,7 +65,7 @@ class Outflow:
 
     __slots__ = (
         "_announced", "_asked", "_early", "_flush", "_house", "_leasing", "_planned", "_posts", "_posts_bytes",
-        "_reserved", "_reserved_bytes", "_session", "receipts", "stage",
+        "_reserved", "_reserved_bytes", "_session", "has_leased", "receipts", "stage",
     )  # fmt: skip
 
     def __init__(self, session: Session, house: House) -> None:
@@ -73,6 +73,8 @@ class Outflow:
         self._house = house
         self.receipts = Receipts()
         self.stage = Stage.WAITING
+        self.has_leased = False
+        """Whether there may be something to give back."""
         self._announced = False
         # Posts for this agent in the submission that gathers, and in those that are not answered yet.
         self._posts = 0
@@ -179,6 +181,7 @@ class Outflow:
         self._posts = 0
         self._posts_bytes = 0
         self._asked += 1
+        self.has_leased = True
         return Lease(self._house.settings.desk, session.address, session.token, session.holder, limit, not flush), asked
 
     def leased(self, outcome: Any, asked: Asked) -> None:

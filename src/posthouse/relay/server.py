@@ -13,6 +13,7 @@ import errno
 import functools
 import logging
 import os
+import re
 import resource
 import socket
 import threading
@@ -221,10 +222,10 @@ class RelayServer:
 
     def _tick(self) -> None:
         """One timer for all: who took too long is ended."""
+        self._ticker = self._loop.call_later(TICK_S, self._tick)
         now_s = time.monotonic()
         _expire(self._fronts, now_s)
         _expire(self._lingering, now_s)
-        self._ticker = self._loop.call_later(TICK_S, self._tick)
 
     # What connections ask for
 
@@ -381,7 +382,7 @@ def _read_blocks(store: Any) -> list[tuple[str, bytes]]:
 
 def _is_websocket_key(text: str) -> bool:
     """Base64 of 16 bytes."""
-    return len(text) == 24 and text.endswith("==") and text[:-2].replace("+", "0").replace("/", "0").isalnum()
+    return re.fullmatch(r"[A-Za-z0-9+/]{22}==", text) is not None
 
 
 def _bind(host: str, port: int) -> list[socket.socket]:
