@@ -1,7 +1,7 @@
 """Chunks: the events of one commit as one compact blob, chained by hash.
 
 In: events of one commit. Out: bytes for the store, and events again. It never touches a store.
-A chunk's data is zlib over one JSON array; each of its items is an event as an array in the order of
+A chunk's data is one JSON array in zlib's format; each of its items is an event as an array in the order of
 ``Event``'s fields. node, offset and commit are not stored: they follow from where the event stands.
 """
 
@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import orjson
+from isal import isal_zlib
 
 from ..errors import StoreCorrupt
 from ..mailbox.event import Event
@@ -23,9 +24,9 @@ GENESIS = bytes(32)
 
 
 def encode(events: Sequence[tuple[Any, ...]]) -> bytes:
-    """One commit's events as a blob. Level 1: three times smaller at a microsecond an event."""
+    """One commit's events as a blob. ISA-L writes what zlib reads, in a quarter of the time."""
     # It takes plain tuples as they are; named ones it asks about.
-    return zlib.compress(orjson.dumps(events, default=tuple), 1)
+    return isal_zlib.compress(orjson.dumps(events, default=tuple), 1)
 
 
 def decode(data: bytes) -> list[Event]:

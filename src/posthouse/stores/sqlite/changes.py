@@ -106,9 +106,9 @@ class Changes:
         entry.post_commit = 0
         entry.since = None if state is READY else at
         if state in FINISHED:
-            kept_until = rules.kept_until(lane.box.desk.policy, state, at)
+            keep_us = lane.box.desk.keep_us[state]
             # Where nothing is to be kept of it, it does not wait for a sweep.
-            work.move(entry, state, keep=kept_until is None or kept_until > at)
+            work.move(entry, state, keep=keep_us is None or keep_us > 0)
         else:
             work.move(entry, state)
         if fate.pause_lane and lane.paused is None:
@@ -192,5 +192,5 @@ def has_ended(entry: Entry, desk: Desk, at: Instant) -> bool:
     """Whether a finished message's id is remembered no longer."""
     if entry.state not in FINISHED or entry.since is None:
         return False
-    known_until = rules.known_until(desk.policy, entry.state, entry.since)
-    return known_until is not None and known_until <= at
+    know_us = desk.know_us[entry.state]
+    return know_us is not None and entry.since + know_us <= at

@@ -1,22 +1,21 @@
 """Writing the working set: what changed in a batch, its events, and a slice of the lagging indexes.
 
 In: the working set after the batch's commands. Out: a few bulk statements inside the open transaction,
-and after the commit a tidied working set. Rows go in as JSON, bodies as one blob, so that each table
-costs one statement whatever the size of the batch.
+and after the commit a tidied working set. Each table costs one statement, or few, whatever the size of the batch.
 """
 
 from __future__ import annotations
 
 import bisect
+import functools
 import heapq
-import zlib
 from collections.abc import Mapping
 from typing import Any
 
 import orjson
+from isal import isal_zlib
 
 from ...journal import chunk as chunks
-from ...mailbox import rules
 from ...mailbox.message import State
 from . import shelves
 from .lookup import PAGE_ENTRIES, as_json, place_crc, seq_of
@@ -40,6 +39,30 @@ BODIES_BYTES_MAX = 8 << 20
 """Bodies kept in memory, so that leasing what came lately need not read."""
 
 
+SIZES = (1, 4, 16, 32, 64, 128, 256)
+"""Rows of the statements that insert many: a few sizes, so that each is prepared once."""
+
+
+def _insert(db: Any, into: str, columns: int, values: list[Any]) -> None:
+    """Insert rows whose values stand one after the other; what is missing to the next size is filled with NULL.
+
+    To bind values costs a third of having SQLite find them in JSON; what is narrow goes in as JSON all the same.
+    """
+    most = SIZES[-1] * columns
+    for begin in range(0, len(values), most):
+        part = values[begin : begin + most]
+        size = next(size for size in SIZES if size * columns >= len(part))
+        part.extend([None] * (size * columns - len(part)))
+        db.execute(_insert_sql(into, columns, size), part)
+
+
+@functools.cache
+def _insert_sql(into: str, columns: int, size: int) -> str:
+    row = f"({','.join('?' * columns)})"
+    rows = ",".join([row] * size)
+    return f"INSERT {into} SELECT * FROM (VALUES {rows}) WHERE column1 IS NOT NULL"
+
+
 def _array(rows: list[bytes]) -> str:
     return (b"[" + b",".join(rows) + b"]").decode()
 
@@ -48,12 +71,6 @@ def _columns(count: int) -> str:
     return ", ".join(f"value->>{i}" for i in range(count))
 
 
-_INSERT_MESSAGE = (
-    f"INSERT INTO message SELECT {_columns(24)}, coalesce(substr(?2, value->>24, value->>20), x'') FROM jsonb_each(?1)"
-)
-_INSERT_MEMORY = f"INSERT OR REPLACE INTO memory SELECT {_columns(15)} FROM jsonb_each(?)"
-_INSERT_LEASE = f"INSERT OR REPLACE INTO lease SELECT {_columns(8)} FROM jsonb_each(?)"
-_INSERT_LANE = f"INSERT OR REPLACE INTO lane_state SELECT {_columns(8)} FROM jsonb_each(?)"
 _INSERT_BOX = f"INSERT OR REPLACE INTO mailbox_state SELECT {_columns(6)} FROM jsonb_each(?)"
 _UPDATE_MESSAGE = (
     "UPDATE message SET state = v->>3, post_commit = v->>5, attempts = v->>6, unreceived = v->>7, life = v->>8,"
@@ -124,13 +141,18 @@ def _flush_places(work: WorkingSet) -> None:
     if moved:
         db.execute(_INSERT_BOX, (as_json(moved),))
     if lanes:
-        db.execute(_INSERT_LANE, (as_json(sorted(map(_lane_row, lanes))),))
+        rows: list[Any] = []
+        for row in sorted(map(_lane_row, lanes)):
+            rows.extend(row)
+        _insert(db, "OR REPLACE INTO lane_state", 8, rows)
 
     for desk in work.desks.values():
-        row = (desk.mailboxes, desk.depth, _tally(desk.counts, 0), desk.oldest)
-        if row != desk.stored:
-            db.execute("UPDATE desk SET mailboxes = ?, depth = ?, counts = ?, oldest = ? WHERE id = ?", (*row, desk.id))
-            desk.stored = row
+        state = (desk.mailboxes, desk.depth, _tally(desk.counts, 0), desk.oldest)
+        if state != desk.stored:
+            db.execute(
+                "UPDATE desk SET mailboxes = ?, depth = ?, counts = ?, oldest = ? WHERE id = ?", (*state, desk.id)
+            )
+            desk.stored = state
 
 
 def _box_row(box: Box) -> tuple[Any, ...]:
@@ -150,13 +172,12 @@ def _lane_row(lane: Lane) -> tuple[Any, ...]:
 
 def _flush_entries(work: WorkingSet) -> int:
     """Write messages, memories and leases; return how many messages were new."""
-    inserts: list[bytes] = []
-    bodies: list[bytes] = []
-    place = 1
+    posts = 0
+    inserts: list[Any] = []
     updates: list[bytes] = []
-    memories: list[bytes] = []
+    memories: list[Any] = []
     deletes: list[int] = work.dropped_rows
-    leases: list[tuple[Any, ...]] = []
+    leases: list[Any] = []
     unleases: list[int] = work.dropped_leases
     gone: list[tuple[int, int, int]] = []
     cold = work.next_number - COLD_NUMBERS
@@ -164,7 +185,7 @@ def _flush_entries(work: WorkingSet) -> int:
         number = entry.number
         if entry.memory:
             if not entry.remembered:
-                memories.append(_memory_row(entry))
+                memories.extend(_memory_row(entry))
             if entry.stored:
                 if number < cold:
                     gone.append((number, entry.lane.id, entry.seq))
@@ -175,16 +196,15 @@ def _flush_entries(work: WorkingSet) -> int:
             continue
         lane = entry.lane
         if not entry.stored:
-            body = entry.body
-            assert body is not None
-            inserts.append(b"%b,%d]" % (_message_row(entry)[:-1], place))
-            bodies.append(body)
-            place += len(body)
+            assert entry.body is not None
+            inserts.extend(_message_row(entry))
+            inserts.append(entry.body)
+            posts += 1
         elif entry.row_changed:
-            updates.append(_message_row(entry))
+            updates.append(orjson.dumps(_message_row(entry)))
         if entry.lease_changed:
             if entry.token is not None:
-                leases.append(
+                leases.extend(
                     (
                         number, lane.id, lane.box.id, entry.token, entry.holder, entry.ends_at,
                         int(entry.state is RECEIVED), entry.lease_commit,
@@ -194,13 +214,13 @@ def _flush_entries(work: WorkingSet) -> int:
                 unleases.append(number)
     db = work.db
     if inserts:
-        db.execute(_INSERT_MESSAGE, (_array(inserts), b"".join(bodies)))
+        _insert(db, "INTO message", 25, inserts)
     if updates:
         db.execute(_UPDATE_MESSAGE, (_array(updates),))
     if memories:
-        db.execute(_INSERT_MEMORY, (_array(memories),))
+        _insert(db, "OR REPLACE INTO memory", 15, memories)
     if leases:
-        db.execute(_INSERT_LEASE, (as_json(leases),))
+        _insert(db, "OR REPLACE INTO lease", 8, leases)
     for table, numbers in (("lease", unleases), ("message", deletes), ("memory", work.dropped_memories)):
         if numbers:
             numbers.sort()
@@ -215,7 +235,7 @@ def _flush_entries(work: WorkingSet) -> int:
         db.execute(f"INSERT OR REPLACE INTO gone SELECT {_columns(3)} FROM jsonb_each(?)", (as_json(gone),))
         for number, lane_id, seq in gone:
             work.gone[number] = (lane_id, seq)
-    return len(inserts)
+    return posts
 
 
 def _flush_indexes(work: WorkingSet, posts: int) -> None:
@@ -439,37 +459,30 @@ def _drop_boxes(work: WorkingSet) -> None:
     work.boxes_max = len(work.boxes_by_id) + BOXES_MAX // 4
 
 
-def _keep_until(entry: Entry) -> int | None:
-    if entry.since is None:
-        return None
-    return rules.kept_until(entry.lane.box.desk.policy, entry.state, entry.since)
-
-
-def _message_row(entry: Entry) -> bytes:
-    """A message's row as a JSON array: the columns up to crc, keep_until, and the check of the former."""
-    row = orjson.dumps(
-        (
-            entry.number, entry.lane.id, entry.seq, CODES[entry.state], entry.posted_at, entry.post_commit,
-            entry.attempts, entry.unreceived, entry.life, int(entry.quiet), entry.progress, entry.due_at,
-            entry.expires_at, entry.since, entry.batch, _note(entry), entry.id, entry.sender, entry.kind,
-            _extra(entry), entry.size_bytes, entry.crc,
-        )
+def _message_row(entry: Entry) -> tuple[Any, ...]:
+    """A message's row but for its body."""
+    row = (
+        entry.number, entry.lane.id, entry.seq, CODES[entry.state], entry.posted_at, entry.post_commit,
+        entry.attempts, entry.unreceived, entry.life, int(entry.quiet), entry.progress, entry.due_at,
+        entry.expires_at, entry.since, entry.batch, _note(entry), entry.id, entry.sender, entry.kind,
+        _extra(entry), entry.size_bytes, entry.crc,
     )  # fmt: skip
-    keep_until = _keep_until(entry)
-    return b"%b,%b,%d]" % (row[:-1], b"null" if keep_until is None else b"%d" % keep_until, zlib.crc32(row))
+    keep_until = None
+    if entry.since is not None:
+        keep_us = entry.lane.box.desk.keep_us[entry.state]
+        keep_until = None if keep_us is None else entry.since + keep_us
+    return (*row, keep_until, isal_zlib.crc32(orjson.dumps(row)))
 
 
-def _memory_row(entry: Entry) -> bytes:
-    """A memory's row in the same form: the columns up to size_bytes, forget_at, and the check."""
+def _memory_row(entry: Entry) -> tuple[Any, ...]:
+    """A memory's row."""
     assert entry.since is not None
-    forget_at = rules.known_until(entry.lane.box.desk.policy, entry.state, entry.since)
-    row = orjson.dumps(
-        (
-            entry.number, entry.lane.id, entry.seq, CODES[entry.state], entry.posted_at, entry.attempts, entry.life,
-            entry.since, _note(entry), entry.id, entry.sender, entry.kind, entry.size_bytes,
-        )
+    know_us = entry.lane.box.desk.know_us[entry.state]
+    row = (
+        entry.number, entry.lane.id, entry.seq, CODES[entry.state], entry.posted_at, entry.attempts, entry.life,
+        entry.since, _note(entry), entry.id, entry.sender, entry.kind, entry.size_bytes,
     )  # fmt: skip
-    return b"%b,%b,%d]" % (row[:-1], b"null" if forget_at is None else b"%d" % forget_at, zlib.crc32(row))
+    return (*row, None if know_us is None else entry.since + know_us, isal_zlib.crc32(orjson.dumps(row)))
 
 
 def _tally(counts: Mapping[State, int], depth: int) -> str | None:

@@ -17,12 +17,12 @@ import functools
 import hashlib
 import heapq
 import logging
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import apsw
 import orjson
+from isal import isal_zlib
 
 from ...errors import InvalidInput, StoreCorrupt
 from ...mailbox.command import Filter
@@ -59,7 +59,7 @@ def id_hash(id: str) -> int:
 
 def known_key(box_id: int, sender: str, id: str) -> int:
     """The key under which a message is known; rows decide, since hashes may collide."""
-    low = zlib.crc32(sender.encode(), box_id)
+    low = isal_zlib.crc32(sender.encode(), box_id)
     return (id_hash(id) << 32) | low
 
 
@@ -367,7 +367,7 @@ class Lookup:
     def _entry_from_row(self, row: tuple[Any, ...]) -> Entry:
         entry = Entry(row[0], self.lanes[row[1]], row[2], row[16], row[17], row[18], row[4])
         entry.stored = True
-        entry.corrupt = zlib.crc32(orjson.dumps(row[:-1])) != row[-1]
+        entry.corrupt = isal_zlib.crc32(orjson.dumps(row[:-1])) != row[-1]
         entry.state = STATES[row[3]]
         entry.post_commit, entry.attempts, entry.unreceived, entry.life = row[5:9]
         entry.quiet = bool(row[9])
@@ -385,7 +385,7 @@ class Lookup:
         number, lane_id, seq, state, posted_at, attempts, life, since, note, id, sender, kind, size_bytes, crc = row
         entry = Entry(number, self.lanes[lane_id], seq, id, sender, kind, posted_at)
         entry.remembered = entry.memory = True
-        entry.corrupt = zlib.crc32(orjson.dumps(row[:-1])) != crc
+        entry.corrupt = isal_zlib.crc32(orjson.dumps(row[:-1])) != crc
         entry.state, entry.attempts, entry.life, entry.since = STATES[state], attempts, life, since
         entry.size_bytes = size_bytes
         if note is not None:
@@ -546,7 +546,7 @@ class Lookup:
         ).fetchall()
         for number, body in rows:
             entry = self.entries[number]
-            if isinstance(body, bytes) and len(body) == entry.size_bytes and zlib.crc32(body) == entry.crc:
+            if isinstance(body, bytes) and len(body) == entry.size_bytes and isal_zlib.crc32(body) == entry.crc:
                 self._keep_body(entry, body)
 
     def _keep_body(self, entry: Entry, body: bytes) -> None:
@@ -655,7 +655,7 @@ def _policy_text(policy: Policy) -> str:
 
 def place_crc(*columns: Any) -> int:
     """The check of a lane's or a mailbox's row."""
-    return zlib.crc32(orjson.dumps(columns))
+    return isal_zlib.crc32(orjson.dumps(columns))
 
 
 def _counts(text: str | None) -> dict[State, int]:

@@ -1,6 +1,6 @@
 """What the SQLite store keeps in memory of desks, mailboxes, lanes and messages.
 
-Plain records with slots: they hold state, and say nothing about SQL or about rules.
+Plain records with slots: they hold state, and what the rules say of a desk once and for all; nothing about SQL.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Mapping
 from typing import Any
 
+from ...mailbox import rules
 from ...mailbox.message import NO_HEADERS, Instant, Message, State
 from ...mailbox.policy import Policy
 
@@ -97,7 +98,10 @@ class Rota:
 class Desk:
     """A policy in force, and the mailboxes under it that may have something to lease."""
 
-    __slots__ = ("counts", "depth", "id", "in_force", "mailboxes", "name", "oldest", "policy", "rota", "stored")
+    __slots__ = (
+        "counts", "depth", "id", "in_force", "keep_us", "know_us", "mailboxes", "name", "oldest", "policy", "rota",
+        "stored",
+    )  # fmt: skip
 
     def __init__(self, id: int, name: str, policy: Policy | None) -> None:
         self.id = id
@@ -105,6 +109,9 @@ class Desk:
         # A desk that is no longer configured keeps its messages; commands for it are refused.
         self.in_force = policy is not None
         self.policy = policy or Policy(name)
+        # How long after its end a message is kept whole, and its id remembered, by the state it ended in.
+        self.keep_us = {state: rules.kept_until(self.policy, state, 0) for state in State}
+        self.know_us = {state: rules.known_until(self.policy, state, 0) for state in State}
         self.rota: Rota | None = None  # read when the desk is first leased from
         self.mailboxes = 0
         self.stored: tuple[int, int, str | None, int] = (0, 0, None, 0)  # mailboxes, depth, counts, oldest: its row

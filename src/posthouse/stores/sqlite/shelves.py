@@ -6,9 +6,10 @@ are no message's state, and no message's state depends on them.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any
+
+from isal import isal_zlib
 
 from ...errors import StoreCorrupt
 from ...mailbox.command import Keep
@@ -49,7 +50,7 @@ class Keeping(Operating):
 
 
 def _crc(shelf: str, key: str, value: bytes) -> int:
-    return zlib.crc32(value, zlib.crc32(f"{shelf}\n{key}".encode()))
+    return isal_zlib.crc32(value, isal_zlib.crc32(f"{shelf}\n{key}".encode()))
 
 
 def _row(db: Any, shelf: str, key: str) -> tuple[bytes, int] | None:
