@@ -353,11 +353,12 @@ class Agent:
 
     def authenticate(self) -> Any:
         """Connect and answer the challenge; the AuthResult."""
-        challenge = self.open().auth_challenge
-        self.send(self.auth_response(challenge))
-        answer = self.receive()
-        assert answer.type == MessageType.AUTH_RESULT
-        return answer.auth_result
+        self.send_answer()
+        return self.expect(MessageType.AUTH_RESULT).auth_result
+
+    def send_answer(self) -> None:
+        """Connect and answer the challenge; do not wait for the result."""
+        self.send(self.auth_response(self.open().auth_challenge))
 
     def auth_response(self, challenge: Any) -> bytes:
         """The right answer to a challenge."""
