@@ -62,6 +62,11 @@ class RelayProcess:
         return int(self.url.split(":")[2].partition("/")[0])
 
     @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def is_alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
