@@ -321,6 +321,7 @@ _SECTIONS = sorted({s.name.partition(".")[0] for s in SETTINGS} | {"desk"})
 
 POLICY_HELP: Mapping[str, str] = {
     "capacity": "Messages ready, leased or received in one mailbox; more are refused as full.",
+    "sender_max": "Of those, messages of one sender: one alone cannot fill a mailbox. More are refused as share.",
     "parked_max": "Parked messages in one mailbox; past it what would be parked dies instead.",
     "size_bytes_max": "The largest body.",
     "ttl_s": "How long a message may wait before it expires.",

@@ -25,6 +25,7 @@ DESKS: dict[str, Policy] = {
         RELAY.replace(name="relay", capacity=5, attempts_max=3, unreceived_max=3, parked_max=2),
         PLAIN.replace(name="trio", window_per_lane=3, retry=ladder(0)),
         PLAIN.replace(name="small", capacity=2),
+        PLAIN.replace(name="shared", capacity=4, sender_max=2),
         PLAIN.replace(name="tiny", size_bytes_max=4),
         PLAIN.replace(name="ttl", ttl_s=10, window_per_lane=3),
         PLAIN.replace(name="deadline", ttl_s=10, on_expiry=OnExpiry.DIE, window_per_lane=3),

@@ -116,6 +116,19 @@ def test_capacity_counts_what_is_in_flight_and_not_what_is_set_aside(scene: Scen
     assert scene.do(Post(message("small", "d"))) == Refused(Refusal.FULL)
 
 
+def test_one_sender_has_no_more_than_its_share_of_a_mailbox(scene: Scene) -> None:
+    scene.post("shared", "a", "b", sender="greedy")
+    scene.lease("shared")
+    assert scene.do(Post(message("shared", "c", sender="greedy", lane="x"))) == Refused(Refusal.SHARE)
+    scene.post("shared", "c", sender="greedy", exempt=True)
+    scene.post("shared", "a", sender="modest", lane="x")
+    assert scene.do(Post(message("shared", "b", sender="modest"))) == Refused(Refusal.FULL)
+    scene.do(Park(message("shared", "a", sender="greedy").ref))
+    assert scene.do(Post(message("shared", "d", sender="greedy"))) == Refused(Refusal.SHARE)
+    scene.post("shared", "b", sender="modest")
+    assert [e.reason for _, _, e in scene.store.events() if e.event == "refused"] == ["share", "full", "share"]
+
+
 def test_a_duplicate_in_a_full_mailbox_is_a_duplicate(scene: Scene) -> None:
     scene.post("small", "a", "b")
     assert isinstance(scene.do(Post(message("small", "a"))), Duplicate)

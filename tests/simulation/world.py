@@ -86,7 +86,9 @@ class World:
     def boot(self) -> None:
         """Start a relay on the store."""
         self.store.apply([Start({"relay": self.policy}, None, self.now_us())])
-        self.house = House(self.settings, SimPort(self), capacity=self.policy.capacity)
+        self.house = House(
+            self.settings, SimPort(self), capacity=self.policy.capacity, sender_max=self.policy.sender_max
+        )
         self.house.start(self.store.kept(SHELF))
 
     def crash(self) -> None:

@@ -54,7 +54,7 @@ POLICIES: dict[str, Policy] = {
             "sure", lease_s=10, retry=ladder(1, 5), attempts_max=3, history_s=20, dedup_s=60, aside_s=40, ttl_s=90
         ),
         Policy(
-            "unsure", window_per_lane=3, lease_s=10, retry=ladder(0, 5), attempts_max=2, capacity=5,
+            "unsure", window_per_lane=3, lease_s=10, retry=ladder(0, 5), attempts_max=2, capacity=5, sender_max=2,
             lost_lease=LostLease.UNCERTAIN, history_s=0, dedup_s=5, aside_s=60,
         ),
         Policy(

@@ -23,6 +23,7 @@ POST_BYTES_MAX = 16 * 1_048_576
 
 _WHY_NOT = {
     Refusal.FULL: "the mailbox is full",
+    Refusal.SHARE: "the mailbox holds as many of this sender as it may",
     Refusal.OVERSIZE: "the body is larger than the desk takes",
     Refusal.TTL: "its expiry has passed already",
     Refusal.UNKNOWN_DESK: "there is no such desk",

@@ -66,7 +66,7 @@ NOTABLE = frozenset({CONNECTED, DISCONNECTED, REFUSED})
 REASONS: dict[str, tuple[str, ...]] = {
     POSTED: ("import",),
     REFUSED: (
-        "full", "oversize", "ttl", "unknown_desk", "blocked", "spoofed", "forbidden_type", "bad_address",
+        "full", "share", "oversize", "ttl", "unknown_desk", "blocked", "spoofed", "forbidden_type", "bad_address",
         "rate_limited", "malformed", "unmatched", "auth",
     ),
     RETRIED: ("failed", "unconfirmed", "lease_lost", "rate_limited", "not_sent"),

@@ -12,6 +12,7 @@ class Refusal(enum.StrEnum):
     """Why a command was refused; these words are stable and stand in the journal."""
 
     FULL = "full"
+    SHARE = "share"  # the mailbox has room, but not for more of this sender
     OVERSIZE = "oversize"
     TTL = "ttl"  # its expires_at has passed already
     UNKNOWN_DESK = "unknown_desk"

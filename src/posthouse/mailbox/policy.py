@@ -93,6 +93,9 @@ class Policy:
     name: str
     capacity: int | None = None
     """Messages ready, leased or received in one mailbox."""
+    sender_max: int | None = None
+    """Of those, messages of one sender, so that one alone cannot fill a mailbox. Counted at each post into a
+    mailbox that holds as many."""
     parked_max: int | None = 1_000
     """Parked messages in one mailbox; past it what would be parked dies instead."""
     size_bytes_max: int = 1_048_576
@@ -121,6 +124,7 @@ class Policy:
         check_name("policy name", self.name)
         for field, least in (
             ("capacity", 1),
+            ("sender_max", 1),
             ("parked_max", 0),
             ("window_per_lane", 1),
             ("attempts_max", 1),

@@ -53,6 +53,11 @@ def admit(policy: Policy, message: Message, depth: int, exempt: bool, at: Instan
     return Refusal.FULL
 
 
+def may_exceed_share(policy: Policy, depth: int, exempt: bool) -> bool:
+    """Whether the sender's messages in the mailbox must be counted before one more is admitted."""
+    return policy.sender_max is not None and depth >= policy.sender_max and not exempt
+
+
 def has_room(policy: Policy, depth: int) -> bool:
     """Whether a mailbox with ``depth`` messages ready, leased or received takes one more."""
     return policy.capacity is None or depth < policy.capacity

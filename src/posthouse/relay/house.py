@@ -15,6 +15,7 @@ from typing import Any
 from ..errors import EngineClosed
 from ..mailbox.command import Note, Release
 from ..mailbox.event import CONNECTED, DISCONNECTED, REFUSED
+from ..mailbox.outcome import Refusal
 from .blocks import SHELF as BLOCKS
 from .blocks import Blocks
 from .flush import NO_ID
@@ -54,14 +55,24 @@ class House:
     """Who is online, and what all connections share."""
 
     def __init__(
-        self, settings: Settings, port: Port, *, capacity: int | None = 1_000, admits: Admits | None = None
+        self,
+        settings: Settings,
+        port: Port,
+        *,
+        capacity: int | None = 1_000,
+        sender_max: int | None = None,
+        admits: Admits | None = None,
     ) -> None:
-        """``capacity`` is that of the desk's policy: it is told to whoever finds a mailbox full."""
+        """``capacity`` and ``sender_max`` are those of the desk's policy: whoever finds no room is told them."""
         self.settings = settings
         self.port = port
         self.admits = admits
         self.stats = Stats()
-        self.full_reason = f"queue full: it holds {capacity} messages"
+        self.full_reasons = {
+            Refusal.FULL: f"queue full: it holds {capacity} messages",
+            Refusal.SHARE: f"queue full for this sender: it holds {sender_max} of {capacity} messages",
+        }
+        """What the sender of a message for which there is no room is told."""
         self.submissions = Submissions(port, self.stats, settings.submission_max)
         self.pages = Pages(port, settings.pages_max)
         self.blocks = Blocks(settings.blocks_max)

@@ -14,7 +14,7 @@ from ..errors import BadAddress, BadEnvelope
 from ..mailbox.command import Note, Post, Settle, Together, Verdict
 from ..mailbox.event import REFUSED
 from ..mailbox.message import Message, Ref
-from ..mailbox.outcome import Done, Duplicate, Posted, Refusal, Refused, Settled
+from ..mailbox.outcome import Done, Duplicate, Posted, Refused, Settled
 from ..wire.address import parse_address
 from ..wire.envelope import (
     ENVELOPE_BYTES_MAX,
@@ -134,8 +134,9 @@ class Inflow:
             self._house.stats.duplicates += 1
         elif kind is Refused:
             self._house.stats.refused[outcome.reason] += 1
-            if outcome.reason is Refusal.FULL:
-                self._notify(queue_full(waiting[0], self._house.full_reason, waiting[1]))
+            told = self._house.full_reasons.get(outcome.reason)
+            if told is not None:
+                self._notify(queue_full(waiting[0], told, waiting[1]))
         else:
             self._session.store_failed()
 

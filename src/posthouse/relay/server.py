@@ -130,6 +130,7 @@ class RelayServer:
             settings,
             _Port(engine, self._loop),
             capacity=policy.capacity,
+            sender_max=policy.sender_max,
             admits=self.registration.admits,
         )
         self.requests = 0

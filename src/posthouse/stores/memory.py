@@ -205,7 +205,13 @@ class MemoryStore:
             self._record_door(c, ev.DUPLICATE, None)
             finished_at = first.since if first.state in FINISHED else None
             return oc.Duplicate(first.state, first.seq, first.attempts, first.reason, first.error, finished_at)
-        refusal = rules.admit(policy, message, self._depth(message.desk, message.mailbox), c.exempt, at)
+        depth = self._depth(message.desk, message.mailbox)
+        refusal = rules.admit(policy, message, depth, c.exempt, at)
+        if refusal is None and rules.may_exceed_share(policy, depth, c.exempt):
+            lanes = self._in_lane[message.desk][message.mailbox].values()
+            of_sender = [ref for members in lanes for _, ref in members if ref.sender == message.sender]
+            if len(of_sender) >= (policy.sender_max or 0):
+                refusal = Refusal.SHARE
         if refusal is not None:
             self._record_door(c, ev.REFUSED, str(refusal))
             return oc.Refused(refusal)

@@ -173,6 +173,21 @@ def test_the_cap_holds_over_all_senders() -> None:
     assert sum(len(agent.clients[0].notices) for agent in agents[1:]) == 4
 
 
+def test_one_sender_cannot_fill_a_mailbox_where_each_has_a_share() -> None:
+    world = World(1, capacity=5, sender_max=3)
+    a, b, c = (world.agent(n) for n in (1, 2, 3))
+    greedy, modest = online(world, a), online(world, c)
+    sent = [a.send(b) for _ in range(5)]
+    world.run(0.5)
+    assert [notice.message_id for notice in greedy.notices] == sent[3:]
+    told = greedy.notices[0].queue_full.reason
+    assert "full" in told
+    assert "3 of 5" in told
+    c.send(b)
+    world.run(0.5)
+    assert not modest.notices
+
+
 # Blocks.
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain, islice
 from typing import Any
 
 from ...mailbox import event as ev
@@ -34,7 +35,7 @@ from ...mailbox.command import (
     Unpark,
 )
 from ...mailbox.message import FINISHED, SECOND
-from ...mailbox.outcome import FAILURES, Done, Duplicate, Outcome, Posted, Refused
+from ...mailbox.outcome import FAILURES, Done, Duplicate, Outcome, Posted, Refusal, Refused
 from .changes import UNKNOWN_DESK, has_ended
 from .lookup import as_json
 from .records import Box, Entry
@@ -150,6 +151,8 @@ class Applier(Keeping):
                 known.since if known.state in FINISHED else None,
             )  # fmt: skip
         refusal = rules.admit(policy, message, 0 if box is None else box.depth, exempt, at)
+        if refusal is None and box is not None and rules.may_exceed_share(policy, box.depth, exempt):
+            refusal = self._share(box, sender, policy.sender_max or 0)
         if refusal is not None:
             self._turn_away(command, size_bytes, ev.REFUSED, str(refusal))
             return Refused(refusal)
@@ -183,6 +186,13 @@ class Applier(Keeping):
             work.ring_at(lane, at + int(policy.quiet_max_s * SECOND))
         work.wake(lane, 0)
         return Posted(seq, expires_at)
+
+    def _share(self, box: Box, sender: str, sender_max: int) -> Refusal | None:
+        """Whether the mailbox holds as many of this sender as it may. Counted anew: few desks ask for it."""
+        self.work.read_lanes(box)
+        entries = chain.from_iterable(self.work.in_lane(lane) for lane in list(box.lanes.values()) if lane.depth)
+        of_sender = islice((entry for entry in entries if entry.sender == sender), sender_max)
+        return Refusal.SHARE if sum(1 for _ in of_sender) >= sender_max else None
 
     def _turn_away(self, command: Post, size_bytes: int, event: str, reason: str | None) -> None:
         message = command.message
