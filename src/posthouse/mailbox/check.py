@@ -14,7 +14,6 @@ from ..errors import InvalidInput
 from . import event as ev
 from .command import (
     Cancel,
-    Command,
     Filter,
     Keep,
     Lease,
@@ -35,7 +34,7 @@ from .command import (
     Unpark,
     Verdict,
 )
-from .message import INSTANT_MAX, Message, Ref, State, check_headers, check_instant, check_message, check_name
+from .message import INSTANT_MAX, Ref, State, check_headers, check_instant, check_message, check_name
 from .policy import Policy
 
 LIMIT_MAX = 100_000
@@ -61,11 +60,17 @@ _SETTLE_REASONS: Mapping[Verdict, tuple[str, ...]] = {
 }
 
 
-def check_command(command: Command, policies: Policies) -> None:
+def check_command(given: Any, policies: Policies) -> None:
     """Raise InvalidInput with the first thing that is wrong; a command that passes can be applied."""
+    # Any, here and below: nothing is believed of a command before it was looked at, not even when compiled.
     # Posts come first and alone, since a busy engine checks tens of thousands of them a second.
-    if type(command) is Post:
-        message, quiet, exempt, reason, posted_at, _ = command
+    if type(given) is Post:
+        message: Any
+        quiet: Any
+        exempt: Any
+        reason: Any
+        posted_at: Any
+        message, quiet, exempt, reason, posted_at, _ = tuple(given)
         check_message(message)
         # It takes any empty value for an empty string or no headers; a store does not.
         if type(message[6]) is not str or type(message[7]) is not str or type(message[8]) is not dict:
@@ -81,19 +86,19 @@ def check_command(command: Command, policies: Policies) -> None:
             if reason != "import":
                 raise InvalidInput("posted_at is for imports: the reason must say so")
         return
-    check = _CHECKS.get(type(command))
+    check = _CHECKS.get(type(given))
     if check is None:
-        raise InvalidInput(f"expected a command, not {type(command).__name__}")
-    check(command, policies)
+        raise InvalidInput(f"expected a command, not {type(given).__name__}")
+    check(given, policies)
 
 
-def _check_empty(message: Message) -> None:
+def _check_empty(message: Any) -> None:
     check_name("kind", message.kind, empty=True)
     check_name("batch_key", message.batch_key, empty=True)
     check_headers(message.headers)
 
 
-def _check_lease(c: Lease, policies: Policies) -> None:
+def _check_lease(c: Any, policies: Policies) -> None:
     _check_desk(c.desk, policies)
     if c.mailbox is not None:
         check_name("mailbox", c.mailbox)
@@ -103,7 +108,7 @@ def _check_lease(c: Lease, policies: Policies) -> None:
     _check_flag("bodies", c.bodies)
 
 
-def _check_renew(c: Renew, policies: Policies) -> None:
+def _check_renew(c: Any, policies: Policies) -> None:
     _check_desk(c.desk, policies)
     check_name("token", c.token)
     if c.ref is not None:
@@ -116,7 +121,7 @@ def _check_renew(c: Renew, policies: Policies) -> None:
         _check_count("progress", c.progress)
 
 
-def _check_settle(c: Settle, policies: Policies) -> None:
+def _check_settle(c: Any, policies: Policies) -> None:
     _check_ref(c.ref, policies)
     if c.token is not None:
         check_name("token", c.token)
@@ -130,18 +135,18 @@ def _check_settle(c: Settle, policies: Policies) -> None:
     _check_holder(c.holder)
 
 
-def _check_release(c: Release, policies: Policies) -> None:
+def _check_release(c: Any, policies: Policies) -> None:
     _check_desk(c.desk, policies)
     check_name("token", c.token)
     if c.reason is not None:
         _check_reason(c.reason, ev.REASONS[ev.RELEASED])
 
 
-def _check_sweep(c: Sweep, policies: Policies) -> None:
+def _check_sweep(c: Any, policies: Policies) -> None:
     _check_limit(c.limit)
 
 
-def _check_note(c: Note, policies: Policies) -> None:
+def _check_note(c: Any, policies: Policies) -> None:
     check_name("event", c.event)
     if c.event not in ev.NOTABLE:
         raise InvalidInput(f"event must be one of {', '.join(sorted(ev.NOTABLE))}: {c.event!r}")
@@ -158,7 +163,7 @@ def _check_note(c: Note, policies: Policies) -> None:
         _check_detail("detail", c.detail)
 
 
-def _check_start(c: Start, policies: Policies) -> None:
+def _check_start(c: Any, policies: Policies) -> None:
     if not isinstance(c.policies, Mapping):
         raise InvalidInput(f"policies must be a mapping, not {type(c.policies).__name__}")
     for name, policy in c.policies.items():
@@ -172,24 +177,24 @@ def _check_policy(name: object, policy: object) -> None:
         raise InvalidInput(f"policies must map each name to its policy: {name!r}")
 
 
-def _check_shift(c: Shift, policies: Policies) -> None:
+def _check_shift(c: Any, policies: Policies) -> None:
     _check_count("by_us", c.by_us, least=-INSTANT_MAX, most=INSTANT_MAX)
 
 
-def _check_redrive(c: Redrive, policies: Policies) -> None:
+def _check_redrive(c: Any, policies: Policies) -> None:
     _check_selection(c, policies)
     if c.rate_per_s is not None:
         _check_rate(c.rate_per_s)
 
 
-def _check_cancel(c: Cancel, policies: Policies) -> None:
+def _check_cancel(c: Any, policies: Policies) -> None:
     _check_ref(c.ref, policies)
     _check_holder(c.holder)
     if c.reason is not None:
         _check_reason(c.reason, ev.REASONS[ev.CANCELLED])
 
 
-def _check_park(c: Park, policies: Policies) -> None:
+def _check_park(c: Any, policies: Policies) -> None:
     _check_ref(c.ref, policies)
     _check_holder(c.holder)
     if c.reason is not None:
@@ -197,19 +202,19 @@ def _check_park(c: Park, policies: Policies) -> None:
         _check_reason(c.reason, ("operator", "review", "corrupt"))
 
 
-def _check_selection(c: Redrive | Unpark | Purge, policies: Policies) -> None:
+def _check_selection(c: Any, policies: Policies) -> None:
     _check_filter(c.filter, policies)
     _check_limit(c.limit)
     _check_flag("dry_run", c.dry_run)
     _check_holder(c.holder)
 
 
-def _check_pause(c: Pause, policies: Policies) -> None:
+def _check_pause(c: Any, policies: Policies) -> None:
     _check_switch(c, policies)
     _check_reason(c.reason, ev.REASONS[ev.PAUSED])
 
 
-def _check_switch(c: Pause | Resume, policies: Policies) -> None:
+def _check_switch(c: Any, policies: Policies) -> None:
     _check_desk(c.desk, policies)
     check_name("mailbox", c.mailbox)
     if c.lane is not None:
@@ -217,7 +222,7 @@ def _check_switch(c: Pause | Resume, policies: Policies) -> None:
     _check_holder(c.holder)
 
 
-def _check_together(c: Together, policies: Policies) -> None:
+def _check_together(c: Any, policies: Policies) -> None:
     if type(c.commands) is not tuple:
         raise InvalidInput(f"the commands of a Together must be a tuple, not {type(c.commands).__name__}")
     if len(c.commands) > TOGETHER_MAX:
@@ -228,7 +233,7 @@ def _check_together(c: Together, policies: Policies) -> None:
         check_command(inner, policies)
 
 
-def _check_keep(c: Keep, policies: Policies) -> None:
+def _check_keep(c: Any, policies: Policies) -> None:
     check_name("shelf", c.shelf)
     _check_key(c.key)
     if c.value is None:
@@ -287,29 +292,35 @@ def _check_desk(desk: object, policies: Policies) -> None:
         raise _unknown_desk(desk, policies)
 
 
-def _check_ref(ref: object, policies: Policies) -> None:
+def _fields(value: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(value)
+
+
+def _check_ref(ref: Any, policies: Policies) -> None:
     if type(ref) is not Ref:
         raise InvalidInput(f"ref must be a Ref, not {type(ref).__name__}")
-    _check_desk(ref.desk, policies)
-    check_name("mailbox", ref.mailbox)
-    check_name("sender", ref.sender, empty=True)
-    check_name("id", ref.id)
+    desk, mailbox, sender, id = _fields(ref)
+    _check_desk(desk, policies)
+    check_name("mailbox", mailbox)
+    check_name("sender", sender, empty=True)
+    check_name("id", id)
 
 
-def _check_filter(filter: object, policies: Policies) -> None:
+def _check_filter(filter: Any, policies: Policies) -> None:
     if type(filter) is not Filter:
         raise InvalidInput(f"filter must be a Filter, not {type(filter).__name__}")
-    _check_desk(filter.desk, policies)
+    given: Any = filter
+    _check_desk(given.desk, policies)
     for field in ("mailbox", "lane", "kind", "sender", "id", "reason"):
-        value = getattr(filter, field)
+        value = getattr(given, field)
         if value is not None:
             check_name(field, value, empty=field in ("lane", "kind", "sender"))
-    _check_error(filter.error)
-    if filter.since is not None:
-        check_instant("since", filter.since)
-    if filter.until is not None:
-        check_instant("until", filter.until)
-    states: object = filter.states
+    _check_error(given.error)
+    if given.since is not None:
+        check_instant("since", given.since)
+    if given.until is not None:
+        check_instant("until", given.until)
+    states: Any = given.states
     if not isinstance(states, frozenset) or not all(isinstance(s, State) for s in states):
         raise InvalidInput("states must be a frozenset of State")
 

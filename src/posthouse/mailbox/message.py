@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..errors import InvalidInput
 
@@ -109,11 +109,13 @@ def check_instant(field: str, value: object) -> None:
         raise InvalidInput(f"{field} is out of range: {value}")
 
 
-def check_message(message: Message) -> None:
+def check_message(message: object) -> None:
     """Raise InvalidInput with the first thing that is wrong; a message that passes can be stored."""
     if type(message) is not Message:
         raise InvalidInput(f"expected a Message, not {type(message).__name__}")
-    desk, mailbox, id, body, sender, lane, kind, batch_key, headers, cause, due_at, expires_at = message
+    # Nothing is believed of its fields before they were looked at, not even when this is compiled.
+    fields: tuple[Any, ...] = tuple(message)
+    desk, mailbox, id, body, sender, lane, kind, batch_key, headers, cause, due_at, expires_at = fields
     check_name("desk", desk)
     check_name("mailbox", mailbox)
     check_name("id", id)
@@ -135,7 +137,7 @@ def check_message(message: Message) -> None:
         check_instant("expires_at", expires_at)
 
 
-def check_headers(headers: Mapping[str, str]) -> None:
+def check_headers(headers: Any) -> None:
     """Raise InvalidInput unless ``headers`` is a small mapping of text to text."""
     if not isinstance(headers, Mapping):
         raise InvalidInput(f"headers must be a mapping, not {type(headers).__name__}")
