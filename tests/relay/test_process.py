@@ -12,7 +12,7 @@ import urllib.request
 from typing import Any
 
 import pytest
-from tests.relay.harness import HOST, Socket
+from tests.relay.harness import BINARY, HOST, Socket, frame
 from tests.relay.test_tls import make_certificate
 from tests.unit.cli.house import House
 
@@ -34,6 +34,19 @@ def test_a_signal_closes_every_connection_with_1001_keeps_everything_and_exits_0
     carol = again.agent("carol").connect()
     assert carol.expect(MessageType.QUEUE_STATUS).queue_status.pending_count == 50
     assert carol.receive_all(50) == sent
+
+
+def test_what_was_sent_before_the_close_was_read_is_kept(run: Any) -> None:
+    relay = run()
+    alice = relay.agent("alice").connect()
+    carol = relay.agent("carol")
+    sent = [alice.envelope(carol) for _ in range(500)]
+    alice.socket.sock.sendall(b"".join(frame(BINARY, one.SerializeToString()) for one in sent[:-1]))
+    relay.process.send_signal(signal.SIGTERM)
+    alice.send(sent[-1].SerializeToString())
+    assert alice.closed() == (1001, "relay is shutting down")
+    relay.process.communicate(timeout=20)
+    assert run().agent("carol").connect().receive_all(501)[1:] == sent
 
 
 def test_a_client_that_does_not_answer_the_close_holds_up_nothing(run: Any) -> None:

@@ -384,10 +384,11 @@ class Wire(WSListener):
         session = self._session
         if session is None:
             return
-        if self._closing:
+        if self._closing and kind in (_CLOSE, _PING):
             if kind == _CLOSE:
                 self._transport.close()
             return
+        # While it closes too: what the client sent before it read our close frame is for the session to judge.
         if frame.rsv1 or frame.rsv2 or frame.rsv3:
             session.close(1002, RESERVED_BITS)
         elif kind == _BINARY and frame.fin and self._held is None:

@@ -153,6 +153,12 @@ class House:
         session.close(POLICY_VIOLATION, reason)
         return True
 
+    def leave(self) -> None:
+        """Say goodbye to all with 1001; what they sent before they heard of it is taken until ``close``."""
+        self._closing = True
+        for session in list(self._sessions):
+            session.leave(GOING_AWAY, SHUTTING_DOWN)
+
     def close(self, closed: Callable[[], None]) -> None:
         """Close all connections with 1001, give back what they held, and say when that is durable."""
         self._closing = True

@@ -154,6 +154,12 @@ class Outflow:
             self._house.stats.pings += 1
             self._session.line.ping(self.receipts.ping())
 
+    def leave(self) -> None:
+        """Nothing goes out any more but a last ping, behind what was written."""
+        if self.receipts.frames:
+            self.ping()
+        self.end()
+
     def end(self) -> None:
         """The session has left: nothing goes out any more, and nothing is leased."""
         self.stage = Stage.ENDED

@@ -195,7 +195,7 @@ class RelayServer:
             _log.info("the certificate was read again")
 
     async def close(self) -> None:
-        """Accept no more, let what was accepted become durable, close every connection with 1001."""
+        """Accept no more, close every connection with 1001, let what was sent before become durable."""
         self._stopping = True
         if self._server is not None:
             self._server.close()
@@ -203,10 +203,7 @@ class RelayServer:
             self._engine.on_call.remove(self._told)
         for front in list(self._fronts):
             front.expire()
-        closed: asyncio.Future[None] = self._loop.create_future()
-        self.house.close(lambda: None if closed.done() else closed.set_result(None))
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(closed, 10)
+        self.house.leave()
         if self._wires or self._lingering:
             self._empty = self._loop.create_future()
             with contextlib.suppress(TimeoutError):
@@ -220,6 +217,10 @@ class RelayServer:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         # Connections that were cut just now are told so in the next iteration.
         await asyncio.sleep(0)
+        closed: asyncio.Future[None] = self._loop.create_future()
+        self.house.close(lambda: None if closed.done() else closed.set_result(None))
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(closed, 10)
 
     def _tick(self) -> None:
         """One timer for all: who took too long is ended."""

@@ -6,6 +6,9 @@ line, the house everything else.
 
     challenged ──right answer──▶ (probing another of the same address) ──▶ admitted ──▶ ended
          └──────── wrong, late, refused ────────────────────────────────────────────────▲
+
+When the relay stops, an admitted connection is leaving before it is ended: nothing more goes out, but what the agent
+sent before it heard of that is taken.
 """
 
 from __future__ import annotations
@@ -48,6 +51,7 @@ class Life(enum.Enum):
     CHALLENGED = "challenged"
     PROBING = "probing"
     ADMITTED = "admitted"
+    LEAVING = "leaving"
     ENDED = "ended"
 
 
@@ -101,6 +105,8 @@ class Session:
             self._inflow.frame(data, now)
         elif self.life is Life.CHALLENGED:
             self._authenticate(data, binary)
+        elif self.life is Life.LEAVING:
+            self._inflow.frame(data, now)
         elif self.life is Life.PROBING:
             # Nobody speaks before the answer to its answer.
             self.refuse(FAILED)
@@ -108,7 +114,7 @@ class Session:
     def pong(self, payload: bytes) -> None:
         """A pong came."""
         self._show_life()
-        if self.life is Life.ADMITTED and self.outflow.ponged(payload):
+        if self.life in (Life.ADMITTED, Life.LEAVING) and self.outflow.ponged(payload):
             return
         self._count_ping()
 
@@ -142,9 +148,21 @@ class Session:
         """Whether anything may still be written."""
         return self.life is not Life.ENDED
 
+    def leave(self, code: int, reason: str) -> None:
+        """Say goodbye. What the agent sent before it hears of that is taken until it has answered, or is cut."""
+        if self.life is Life.ADMITTED:
+            self._house.stats.closed[reason] += 1
+            self.outflow.leave()
+            self.life = Life.LEAVING
+            self.line.close(code, reason)
+        else:
+            self.close(code, reason)
+
     def close(self, code: int, reason: str, because: str = "closed") -> None:
         """End the connection from this side; ``because`` is the journal's word for it."""
-        if self.life is not Life.ENDED:
+        if self.life is Life.LEAVING:
+            self._end(because)
+        elif self.life is not Life.ENDED:
             self._house.stats.closed[reason] += 1
             self.line.close(code, reason)
             self._end(because)
@@ -204,6 +222,8 @@ class Session:
         life, self.life = self.life, Life.ENDED
         if life is Life.ENDED:
             return
+        if life is Life.LEAVING:
+            life, because = Life.ADMITTED, "shutdown"
         if life is Life.ADMITTED:
             self.outflow.end()
             self._inflow.end()

@@ -252,6 +252,26 @@ def test_a_shutdown_closes_all_with_1001_and_keeps_everything(world: World, a: A
     assert box.depth >= 5
 
 
+def test_what_an_agent_sent_before_it_heard_of_the_shutdown_is_taken(world: World, a: Agent, b: Agent) -> None:
+    sender, recipient = online(world, a), online(world, b)
+    b.confirms = 0.0
+    id = a.send(b)
+    world.run(0.5)
+    world.house.leave()
+    sender.line.session.frame(a.make(b, b"late"))
+    recipient.line.session.frame(envelope.delivery_confirm(b.address, a.address, id, 1, bytes(64)))
+    recipient.line.session.lost("closed")
+    closed: list[bool] = []
+    world.house.close(lambda: closed.append(True))
+    world.run(1)
+    assert closed == [True]
+    assert [client.close for client in (sender, recipient)] == [(1001, "relay is shutting down")] * 2
+    assert {e.reason for e in events(world, "disconnected")} == {"shutdown"}
+    assert [view.message.id for view in world.store.in_lane("relay", b.address, "")] == ["late"]
+    assert [view.message.id for view in world.store.in_lane("relay", a.address, "")] == [f"confirm:{id.decode()}"]
+    assert world.house.stats.closed["relay is shutting down"] == 2
+
+
 def test_a_shutdown_without_connections_is_said_too(world: World) -> None:
     closed: list[bool] = []
     world.house.close(lambda: closed.append(True))
