@@ -139,10 +139,14 @@ def left(policy: Policy, unreceived: int, parked: int, reason: str | None) -> Fa
     return Fate(State.READY, ev.RELEASED, reason or "left")
 
 
+_DELIVERED = Fate(State.DELIVERED, ev.DELIVERED, None)
+"""What nearly every message comes to."""
+
+
 def judged(policy: Policy, verdict: Verdict, reason: str | None) -> Fate:
     """What DELIVERED, RECEIVED, DEAD, REJECTED and UNCERTAIN lead to; the others depend on more."""
     if verdict is Verdict.DELIVERED:
-        return Fate(State.DELIVERED, ev.DELIVERED, reason)
+        return _DELIVERED if reason is None else Fate(State.DELIVERED, ev.DELIVERED, reason)
     if verdict is Verdict.RECEIVED:
         return Fate(State.RECEIVED, ev.RECEIVED, reason)
     if verdict is Verdict.DEAD:

@@ -6,10 +6,11 @@ neither reads a clock nor commits. ``mailbox/store.py`` says what each command m
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, islice
 from typing import Any
+
+from isal import isal_zlib
 
 from ...mailbox import event as ev
 from ...mailbox import rules
@@ -170,7 +171,7 @@ class Applier(Keeping):
         expires_at = rules.expiry(policy, message, posted_at)
         entry = Entry(
             work.next_number, lane, seq, id, sender, kind, posted_at, batch_key, headers, cause, due_at, own_limit,
-            quiet, work.commit, body, size_bytes, zlib.crc32(body), expires_at,
+            quiet, work.commit, body, size_bytes, isal_zlib.crc32(body), expires_at,
         )  # fmt: skip
         work.add(entry)
         work.events.append(
@@ -205,9 +206,17 @@ class Applier(Keeping):
 
     def _together(self, command: Together) -> Outcome:
         work = self.work
+        if self._only_first_may_fail(command.commands):
+            outcomes: list[Outcome] = []
+            for single in command.commands:
+                outcome = self._apply[type(single)](single)
+                if isinstance(outcome, FAILURES):
+                    return outcome
+                outcomes.append(outcome)
+            return Done(tuple(outcomes))
         written = len(work.events)
         outer, work.undo = work.undo, []
-        outcomes: list[Outcome] = []
+        outcomes = []
         for single in command.commands:
             outcome = self._apply[type(single)](single)
             if isinstance(outcome, FAILURES):
@@ -222,6 +231,24 @@ class Applier(Keeping):
             outer += work.undo
         work.undo = outer
         return Done(tuple(outcomes))
+
+    def _only_first_may_fail(self, commands: Sequence[Command]) -> bool:
+        """Whether there is nothing to undo: a settle that fails changes nothing, and no post behind it can fail.
+
+        So it is with most groups (a reply, a confirmation), and to be ready to undo costs as much as to do.
+        """
+        if not commands or type(commands[0]) is not Settle:
+            return False
+        for command in commands[1:]:
+            if type(command) is not Post or not command.exempt:
+                return False
+            message = command.message
+            desk = self.work.desks.get(message.desk)
+            if desk is None or not desk.in_force:
+                return False
+            if rules.admit(desk.policy, message, 0, True, command.at) is not None:
+                return False
+        return True
 
 
 def _place_of(command: Any) -> tuple[str, str]:
