@@ -362,7 +362,7 @@ class Wire(WSListener):
     @property
     def is_admitted(self) -> bool:
         """Whether its agent has authenticated."""
-        return self._session is not None and self._session.life is Life.ADMITTED
+        return self._session is not None and self._session.life in (Life.ADMITTED, Life.LEAVING)
 
     def overfull(self, size_bytes: int) -> None:
         """A stranger sent too much."""

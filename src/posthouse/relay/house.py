@@ -89,7 +89,8 @@ class House:
         self._run = port.random_bytes(6).hex()
         self._opened = 0
         self._ids = 0
-        self._beats: list[tuple[float, int, Session, float | None]] = []  # when; whom; seen when it was pinged
+        # When to look at whom (token and address: what has left is not held); when it was seen before it was pinged.
+        self._beats: list[tuple[float, str, str, float | None]] = []
         self._receipts: deque[tuple[float, Outflow]] = deque()
         self._receipts_planned = False
         self._unreleased: dict[str, list[Release]] = {}  # not known to be durable, by address
@@ -183,7 +184,8 @@ class House:
             self.submissions.add(release, self._released, (session.address, release, False))
         self.note(Note(CONNECTED, self.settings.desk, session.address, session.holder))
         session.admit()
-        heapq.heappush(self._beats, (session.seen_at + self.settings.heartbeat_s, id(session), session, None))
+        ping_at = session.seen_at + self.settings.heartbeat_s
+        heapq.heappush(self._beats, (ping_at, session.token, session.address, None))
 
     def ended(self, session: Session, life: Life, because: str) -> None:
         """A connection is over."""
@@ -296,8 +298,9 @@ class House:
         """Ping who has been silent for long; end who stays silent."""
         settings, beats = self.settings, self._beats
         while beats and beats[0][0] <= now:
-            _, key, session, pinged = heapq.heappop(beats)
-            if not session.is_open:
+            _, token, address, pinged = heapq.heappop(beats)
+            session = self.online.get(address)
+            if session is None or session.token != token:
                 continue
             seen_at = session.seen_at
             if pinged == seen_at:
@@ -307,7 +310,7 @@ class House:
             if at <= now:
                 session.outflow.ping()
                 at, pinged = now + settings.heartbeat_wait_s, seen_at
-            heapq.heappush(beats, (at, key, session, pinged))
+            heapq.heappush(beats, (at, token, address, pinged))
 
 
 def _ignore(outcome: Any, arg: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,7 @@ from tests.simulation.world import FAST, Agent, Client, World
 from posthouse.mailbox.command import Release
 from posthouse.relay import receipts as receipts_module
 from posthouse.relay.receipts import Receipts
+from posthouse.relay.session import Session
 from posthouse.wire import auth, envelope
 from posthouse.wire.envelope import MessageType
 
@@ -190,3 +192,51 @@ def test_what_waits_for_a_confirmation_is_bounded(monkeypatch: pytest.MonkeyPatc
         assert len(receipts._unconfirmed) <= 101, n
     assert receipts.is_unconfirmed(receipts_module.Ref("relay", "b", "a", refs[-1]))
     assert not receipts.is_unconfirmed(receipts_module.Ref("relay", "b", "a", refs[0]))
+
+
+# What stays of a connection.
+
+
+class NoLine:
+    """A line to nobody."""
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+
+    def send(self, data: bytes) -> None:
+        self.sent.append(data)
+
+    def ping(self, payload: bytes) -> None:
+        pass
+
+    def close(self, code: int, reason: str) -> None:
+        pass
+
+    def buffered(self) -> int:
+        return 0
+
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
+
+
+def test_nothing_holds_a_connection_that_has_left() -> None:
+    world = World()
+    alice = world.agent(1)
+    for _ in range(200):
+        line = NoLine()
+        session = world.house.open(line)
+        session.opened()
+        challenge = envelope.parse(line.sent[0]).auth_challenge
+        signature = alice.key.sign(auth.challenge_bytes(challenge.relay_host, challenge.nonce)).signature
+        session.frame(envelope.auth_response(alice.public_key, signature, challenge.nonce))
+        world.run(0.06)
+        assert world.house.online[alice.address] is session
+        session.lost()
+    del session, line
+    # Much less than the time between two heartbeats.
+    world.run(1)
+    gc.collect()
+    assert [found for found in gc.get_objects() if type(found) is Session and found._house is world.house] == []
