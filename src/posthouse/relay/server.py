@@ -78,6 +78,8 @@ class _Port:
     def submit(self, commands: Sequence[Command], answered: Answered) -> None:
         try:
             future = self._engine.submit(*commands)
+            # The house has gathered what one iteration brings: nothing more is to be waited for.
+            self._engine.flush()
         except PosthouseError as error:
             self._loop.call_soon(answered, error)
             return
