@@ -32,13 +32,9 @@ class Bucket:
         self._tokens = tokens = self._refilled(at)
         return 0.0 if tokens >= 1 else (1 - tokens) / self._rate_per_s
 
-    def give_back(self) -> None:
-        """What was taken is not to be counted."""
-        self._tokens = min(self._tokens + 1, self._burst)
-
     def spend(self, at: float) -> None:
-        """Count one that was let in before it was known to count; what is not there is owed."""
-        self._tokens = self._refilled(at) - 1
+        """Count one that was let in before it was known to count; what is not there is owed, up to a burst."""
+        self._tokens = max(self._refilled(at) - 1, -self._burst)
 
     def is_full(self, at: float) -> bool:
         """Whether it is as if nothing had ever been taken."""

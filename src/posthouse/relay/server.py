@@ -23,7 +23,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ..engine.engine import Engine
-from ..errors import ConfigError, PosthouseError
+from ..errors import ConfigError, InvalidInput, PosthouseError
+from ..mailbox.check import check_command
 from ..mailbox.command import Command, Keep, Post
 from ..mailbox.message import Ref
 from . import claim, http
@@ -80,10 +81,24 @@ class _Port:
             future = self._engine.submit(*commands)
             # The house has gathered what one iteration brings: nothing more is to be waited for.
             self._engine.flush()
+        except InvalidInput:
+            # A mistake of ours in one command is not to cost all others theirs.
+            faults = [self._fault(command) for command in commands]
+            _log.error("a command is not valid: %s", next(fault for fault in faults if fault is not None))
+            valid = [command for command, fault in zip(commands, faults, strict=True) if fault is None]
+            self.submit(valid, functools.partial(_merge, faults, answered))
+            return
         except PosthouseError as error:
             self._loop.call_soon(answered, error)
             return
         future.add_done_callback(functools.partial(_answer, answered))
+
+    def _fault(self, command: Command) -> InvalidInput | None:
+        try:
+            check_command(command, self._engine.store.policies)
+        except InvalidInput as error:
+            return error
+        return None
 
     def read_bodies(self, refs: Sequence[Ref], read: BodiesRead) -> None:
         task = self._loop.create_task(self._engine.read(lambda store: store.bodies(refs)))
@@ -114,6 +129,14 @@ def _answer(answered: Callable[[Any], None], future: asyncio.Future[Any]) -> Non
         answered(asyncio.CancelledError())
     else:
         answered(future.exception() or future.result())
+
+
+def _merge(faults: Sequence[InvalidInput | None], answered: Answered, result: Any) -> None:
+    """Outcomes of the valid commands, and in the places of the others what is wrong with them."""
+    if not isinstance(result, BaseException):
+        outcomes = iter(result)
+        result = [next(outcomes) if fault is None else fault for fault in faults]
+    answered(result)
 
 
 class RelayServer:

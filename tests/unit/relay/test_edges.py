@@ -11,6 +11,7 @@ from tests.simulation.world import FAST, Agent, Client, World
 
 from posthouse.mailbox.command import Release
 from posthouse.relay import receipts as receipts_module
+from posthouse.relay.limits import Bucket
 from posthouse.relay.receipts import Receipts
 from posthouse.relay.session import Session
 from posthouse.wire import auth, envelope
@@ -192,6 +193,15 @@ def test_what_waits_for_a_confirmation_is_bounded(monkeypatch: pytest.MonkeyPatc
         assert len(receipts._unconfirmed) <= 101, n
     assert receipts.is_unconfirmed(receipts_module.Ref("relay", "b", "a", refs[-1]))
     assert not receipts.is_unconfirmed(receipts_module.Ref("relay", "b", "a", refs[0]))
+
+
+def test_what_a_bucket_is_owed_is_bounded() -> None:
+    bucket = Bucket(1.0, 10, at=0.0)
+    for _ in range(1_000):
+        bucket.spend(0.0)
+    assert bucket.wait_s(0.0) == 11.0
+    assert bucket.wait_s(11.0) == 0.0
+    assert bucket.take(11.0) == 0.0
 
 
 # What stays of a connection.
