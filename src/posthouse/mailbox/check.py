@@ -34,7 +34,7 @@ from .command import (
     Unpark,
     Verdict,
 )
-from .message import INSTANT_MAX, Ref, State, check_headers, check_instant, check_message, check_name
+from .message import INSTANT_MAX, Ref, State, check_headers, check_instant, check_message, check_name, check_place
 from .policy import Policy
 
 LIMIT_MAX = 100_000
@@ -101,7 +101,7 @@ def _check_empty(message: Any) -> None:
 def _check_lease(c: Any, policies: Policies) -> None:
     _check_desk(c.desk, policies)
     if c.mailbox is not None:
-        check_name("mailbox", c.mailbox)
+        check_place("mailbox", c.mailbox)
     check_name("token", c.token)
     _check_holder(c.holder)
     _check_limit(c.limit)
@@ -301,8 +301,8 @@ def _check_ref(ref: Any, policies: Policies) -> None:
         raise InvalidInput(f"ref must be a Ref, not {type(ref).__name__}")
     desk, mailbox, sender, id = _fields(ref)
     _check_desk(desk, policies)
-    check_name("mailbox", mailbox)
-    check_name("sender", sender, empty=True)
+    check_place("mailbox", mailbox)
+    check_place("sender", sender, empty=True)
     check_name("id", id)
 
 

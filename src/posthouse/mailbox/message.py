@@ -78,6 +78,22 @@ class Message(NamedTuple):
         return Ref(self.desk, self.mailbox, self.sender, self.id)
 
 
+PLACES_MAX = 4_096
+_places: set[str] = set()  # names of mailboxes and senders that were found good; busy ones come again and again
+
+
+def check_place(field: str, value: object, *, empty: bool = False) -> None:
+    """``check_name`` for mailboxes and senders, of which there are few beside the messages."""
+    if type(value) is str and value in _places:
+        return
+    check_name(field, value, empty=empty)
+    if value:
+        if len(_places) >= PLACES_MAX:
+            _places.clear()
+        assert isinstance(value, str)
+        _places.add(value)
+
+
 def check_name(field: str, value: object, *, empty: bool = False) -> None:
     """Raise InvalidInput unless ``value`` is usable as an id, a mailbox, a lane, a sender or a kind."""
     if type(value) is not str:
@@ -117,9 +133,9 @@ def check_message(message: object) -> None:
     fields: tuple[Any, ...] = tuple(message)
     desk, mailbox, id, body, sender, lane, kind, batch_key, headers, cause, due_at, expires_at = fields
     check_name("desk", desk)
-    check_name("mailbox", mailbox)
+    check_place("mailbox", mailbox)
     check_name("id", id)
-    check_name("sender", sender, empty=True)
+    check_place("sender", sender, empty=True)
     check_name("lane", lane, empty=True)
     if kind != "":
         check_name("kind", kind)
