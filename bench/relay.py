@@ -40,6 +40,7 @@ QUEUED = 1_000
 IDLE = 10_000
 IDLE_FILES_SPARE = 200
 IDLE_HOLD_S = 2.0
+OTHERS_BUSY_MAX = 0.15
 START_PAUSE_S = 0.05
 """The relay's own, its default: a flush begins after it."""
 PROGRAM = [sys.executable, "-c", "from posthouse.cli import main; main()"]
@@ -265,6 +266,7 @@ def main() -> int:
         if not print_place(console, folder):
             return 2
         print_disk(console, folder)
+        others = Others()
         with progress_bar(console) as progress:
             task = progress.add_task("", total=sum(WORKS[name][1](size) for name in names))
             for name in names:
@@ -277,6 +279,7 @@ def main() -> int:
                 figures += found
                 wrong += [f"{name}: {one.wrong}" for one in rounds if one.wrong]
     console.print(as_table(figures))
+    others.print(console)
     for figure in figures:
         if figure.target is not None:
             sign = "≥" if figure.is_rate else "≤"
@@ -300,6 +303,28 @@ def print_disk(console: Console, folder: Path) -> None:
     console.print(
         f"a synced append of 16 KiB takes {disk.p50_ms:.2f} ms here, p99 {disk.p99_ms:.2f} ms", highlight=False
     )
+
+
+class Others:
+    """How busy everybody else on this machine is, from here on."""
+
+    def __init__(self) -> None:
+        self._begun = self._now()
+
+    @staticmethod
+    def _now() -> tuple[float, float]:
+        times = psutil.cpu_times()
+        idle_s = times.idle + getattr(times, "iowait", 0.0)
+        ours_s = sum(os.times()[:4])
+        return time.perf_counter(), (os.cpu_count() or 1) * time.perf_counter() - idle_s - ours_s
+
+    def print(self, console: Console) -> None:
+        """Say so if they were: they slow down everything but the processor time of a message."""
+        (begun, before_s), (now, after_s) = self._begun, self._now()
+        busy = (after_s - before_s) / (now - begun)
+        if busy >= OTHERS_BUSY_MAX:
+            text = f"others kept {busy:.1f} of {os.cpu_count()} cores busy meanwhile: measure again when they do not"
+            console.print(text, style="yellow", highlight=False)
 
 
 def as_table(figures: list[Figure]) -> Table:
