@@ -128,9 +128,14 @@ class Relay:
         self.start()
 
     def pass_time(self, seconds: float) -> None:
-        """Let so much time pass for what is stored. Connections notice nothing: their clock is another."""
+        """Let so much time pass for what is stored; returns when a sweep that fell due is over.
+
+        Connections notice nothing: their clock is another.
+        """
         self.ahead_ns += int(seconds * 1e9)
-        self.engine.sweeper.poke()
+        sweeper, clock = self.engine.sweeper, self.engine.clock
+        sweeper.poke()
+        self.until(lambda: sweeper._sweep_at > clock.now(), "no sweep")
 
     def on_loop(self, function: Callable[[], T]) -> T:
         """Run something in the relay's event loop."""

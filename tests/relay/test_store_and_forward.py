@@ -137,6 +137,34 @@ def test_a_queue_that_is_full_is_full_after_a_restart(make_relay: MakeRelay) -> 
     assert [n.type for n in carol.settled()] == [MessageType.QUEUE_FULL]
 
 
+def test_a_fair_share_keeps_one_sender_from_filling_a_queue(make_relay: MakeRelay) -> None:
+    relay = make_relay({"relay.queue_max": "5", "desk.relay.sender_max": "3"})
+    alice, carol = relay.online("alice", "carol")
+    bob = relay.agent("bob")
+    kept = stored(relay, alice, bob, 3)
+    refused = alice.message(bob)
+    (notice,) = alice.settled()
+    assert notice.message_id == refused.message_id
+    assert notice.queue_full.recipient_address == bob.address
+    assert "full" in notice.queue_full.reason
+    assert "3" in notice.queue_full.reason
+    assert relay.refusals() == ["share"]
+    # There is room for others, until the queue itself is full.
+    kept += stored(relay, carol, bob, 2)
+    carol.message(bob)
+    (notice,) = carol.settled()
+    assert "5" in notice.queue_full.reason
+    assert relay.refusals() == ["share", "full"]
+    bob.connect()
+    assert announced(bob) == 5
+    assert bob.receive_all(5) == kept
+    # What is confirmed makes room in the share.
+    bob.confirm(kept[0])
+    alice.expect(MessageType.DELIVERY_CONFIRM)
+    last = alice.message(bob)
+    assert bob.receive() == last
+
+
 # Time to live
 
 
@@ -150,8 +178,7 @@ def test_a_message_lives_for_7_days_and_its_sender_is_not_told_of_its_end(
     relay.pass_time(7 * DAY_S - 60)
     late = stored(relay, alice, bob, 2)
     assert [state(relay, m) for m in early] == [State.READY] * 5
-    relay.pass_time(120)
-    # The sweep tells how many it took from whom; it runs by itself once 5 minutes have passed.
+    # The sweep runs by itself once 5 minutes have passed, and tells how many it took from whom.
     relay.pass_time(300)
     wanted = {f"Cleaned 3 expired messages for {bob.address}", f"Cleaned 2 expired messages for {carol.address}"}
     relay.until(lambda: wanted <= {r.getMessage() for r in caplog.records}, "the sweep did not tell")
@@ -251,6 +278,21 @@ def test_a_batch_waits_for_the_receipt_of_the_one_before(relay: Relay) -> None:
         bob.socket.send(PONG, bob.pings.pop())
         came += stall(bob, size)
     assert came == sent
+
+
+def test_the_confirmation_of_a_batchs_last_message_is_its_receipt(relay: Relay) -> None:
+    (alice,) = relay.online("alice")
+    bob = relay.agent("bob")
+    sent = stored(relay, alice, bob, 3 * BATCH)
+    bob.connect()
+    announced(bob)
+    came: list[Envelope] = []
+    for _ in range(3):
+        came += stall(bob, BATCH)
+        bob.confirm(came[-1])
+    assert came == sent
+    alice.receive_all(3)
+    assert depth(relay, bob) == 3 * (BATCH - 1), "a receipt removes nothing"
 
 
 def test_between_two_batches_is_a_pause(make_relay: MakeRelay) -> None:
