@@ -22,6 +22,7 @@ from ..wire.envelope import (
     Envelope,
     MessageType,
     id_text,
+    is_disguised,
     kind_of,
     parse,
     queue_full,
@@ -39,11 +40,6 @@ _BLOCK = int(MessageType.BLOCK_NOTIFICATION)
 _UNBLOCK = int(MessageType.UNBLOCK_NOTIFICATION)
 _BLOCKS = (_BLOCK, _UNBLOCK)
 _RELAY_ONLY = frozenset(int(member) for member in RELAY_ONLY)
-_RESERVED = frozenset(member.name.lower() for member in (*RELAY_ONLY, MessageType.DELIVERY_CONFIRM)) | {
-    "block_notification",
-    "unblock_notification",
-}
-"""Payloads that the relay speaks, or acts upon: under another type they would pass it by."""
 _DELIVERED = Verdict.DELIVERED
 
 STRANGE_CONFIRMS_MAX = 256
@@ -105,7 +101,7 @@ class Inflow:
         if type in _RELAY_ONLY:
             self._refuse("forbidden_type", envelope, size_bytes)
             return
-        if envelope.WhichOneof("payload") in _RESERVED:
+        if is_disguised(envelope):
             self._refuse("malformed", envelope, size_bytes)
             return
         recipient = house.online.get(to)

@@ -33,6 +33,7 @@ __all__ = [
     "delivery_confirm",
     "encrypted_message",
     "id_text",
+    "is_disguised",
     "kind_of",
     "parse",
     "queue_full",
@@ -87,6 +88,15 @@ RELAY_ONLY = frozenset(
 )
 """Types between an agent and the relay itself: from an agent to an agent they would be forged."""
 
+_RELAYS_OWN = {
+    member.name.lower(): int(member)
+    for member in (
+        *RELAY_ONLY,
+        MessageType.DELIVERY_CONFIRM,
+        MessageType.BLOCK_NOTIFICATION,
+        MessageType.UNBLOCK_NOTIFICATION,
+    )
+}
 _KINDS = {int(member): member.name.lower() for member in MessageType}
 _from_string = Envelope.FromString
 
@@ -99,6 +109,11 @@ def parse(data: bytes) -> Envelope:
         return _from_string(data)
     except DecodeError:
         raise BadEnvelope("these bytes are no envelope") from None
+
+
+def is_disguised(envelope: Envelope) -> bool:
+    """Whether its payload is one that a relay speaks or acts upon, and its type another: so it would pass it by."""
+    return _RELAYS_OWN.get(envelope.WhichOneof("payload") or "", envelope.type) != envelope.type
 
 
 def kind_of(type: int) -> str:

@@ -17,7 +17,16 @@ from posthouse.mailbox.message import check_name
 from posthouse.wire import envelope
 from posthouse.wire._pb import pinch_pb2
 from posthouse.wire.auth import confirm_bytes, is_signed
-from posthouse.wire.envelope import RELAY_ONLY, Envelope, MessageType, id_text, kind_of, parse, with_was_stored
+from posthouse.wire.envelope import (
+    RELAY_ONLY,
+    Envelope,
+    MessageType,
+    id_text,
+    is_disguised,
+    kind_of,
+    parse,
+    with_was_stored,
+)
 
 ROOT = Path(__file__).parents[3]
 UUID = b"01890a5d-ac96-774b-bcce-b302099a8057"
@@ -175,3 +184,28 @@ def test_two_ids_never_have_one_text(one: bytes, two: bytes):
     # Nor does an id that spells the text of another.
     for spelt in (id_text(one).encode(),):
         assert (id_text(spelt) == id_text(one)) == (spelt == one)
+
+
+@pytest.mark.parametrize(
+    ("kind", "payload", "disguised"),
+    [
+        (MessageType.MESSAGE, "encrypted", False),
+        (MessageType.MESSAGE, None, False),
+        (MessageType.MESSAGE, "heartbeat", False),
+        (MessageType.MESSAGE, "queue_full", True),
+        (MessageType.MESSAGE, "delivery_confirm", True),
+        (MessageType.HEARTBEAT, "block_notification", True),
+        (99, "auth_result", True),
+        (99, "encrypted", False),
+        (MessageType.DELIVERY_CONFIRM, "delivery_confirm", False),
+        (MessageType.DELIVERY_CONFIRM, "queue_status", True),
+        (MessageType.QUEUE_FULL, "queue_full", False),
+    ],
+)
+def test_a_payload_that_the_relay_acts_upon_under_another_type_is_disguised(
+    kind: int, payload: str | None, disguised: bool
+) -> None:
+    made = Envelope(type=kind)  # type: ignore[arg-type]
+    if payload is not None:
+        getattr(made, payload).SetInParent()
+    assert is_disguised(parse(made.SerializeToString())) is disguised

@@ -25,7 +25,7 @@ import orjson
 from ...errors import BadFile, WireError
 from ...mailbox.message import INSTANT_MAX, SECOND, Instant
 from ...wire.address import PUBLIC_KEY_BYTES, parse_address
-from ...wire.envelope import RELAY_ONLY, MessageType, id_text, kind_of, parse
+from ...wire.envelope import RELAY_ONLY, MessageType, id_text, is_disguised, kind_of, parse
 from .bbolt import BoltFile, Bucket, Entry
 
 QUEUE, BLOCKS, KEYS, PENDING = b"queue", b"blocks", b"key_registry", b"pending_registry"
@@ -169,6 +169,8 @@ def _queued(recipient: str, entry: Entry) -> Queued:
     type = int(envelope.type)
     if type in RELAY_ONLY:
         raise _Unfit("forbidden_type", f"only a relay may send {kind_of(type)}")
+    if is_disguised(envelope):
+        raise _Unfit("malformed", f"its type is {kind_of(type)}, its payload {envelope.WhichOneof('payload')}")
     id = id_text(envelope.message_id) if envelope.message_id else ""
     if not id and type == MessageType.DELIVERY_CONFIRM and envelope.delivery_confirm.message_id:
         id = f"confirm:{id_text(envelope.delivery_confirm.message_id)}"
