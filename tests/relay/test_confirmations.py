@@ -141,7 +141,7 @@ def test_a_confirmation_of_a_live_message_comes_byte_for_byte(relay: Relay) -> N
 
 
 def test_a_confirmation_on_a_later_connection_settles_before_the_message_is_sent_again(make_relay: MakeRelay) -> None:
-    relay = make_relay({"relay.start_pause_s": "0.5"})
+    relay = make_relay({"relay.start_pause_s": "1"})
     (alice,) = relay.online("alice")
     bob = relay.agent("bob")
     sent = stored(relay, alice, bob, 5)

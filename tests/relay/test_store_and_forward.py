@@ -351,7 +351,7 @@ def test_what_arrives_during_a_flush_follows_in_order_and_nothing_live_overtakes
 
 
 def test_what_arrives_in_the_pause_before_the_flush_is_announced_with_the_rest(make_relay: MakeRelay) -> None:
-    relay = make_relay({"relay.start_pause_s": "0.5"})
+    relay = make_relay({"relay.start_pause_s": "1"})
     (alice,) = relay.online("alice")
     bob = relay.agent("bob")
     sent = stored(relay, alice, bob, 2)
