@@ -25,7 +25,7 @@ from posthouse.wire.envelope import Envelope, MessageType
 
 POISON = b"poison"
 """Messages that begin so are confirmed by nobody."""
-WAIT_S = 30.0
+WAIT_S = 20.0
 
 
 class Came(NamedTuple):

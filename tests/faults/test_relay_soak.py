@@ -1,12 +1,13 @@
 """A relay for a long time: agents by the hundred come and go, its memory stays flat, and its books close.
 
-The long form takes 10 minutes with 1,000 agents; POSTHOUSE_SOAK_S and POSTHOUSE_SOAK_AGENTS set other numbers.
+The long form takes 10 minutes with 1,000 agents; SOAK_S and SOAK_AGENTS set other numbers.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import statistics
 import time
 from collections.abc import Iterator
@@ -22,8 +23,8 @@ from tests.unit.cli.house import House
 
 from posthouse.control.operator import open_store
 
-LONG_S = float(os.environ.get("POSTHOUSE_SOAK_S", "600"))
-LONG_AGENTS = int(os.environ.get("POSTHOUSE_SOAK_AGENTS", "1000"))
+LONG_S = float(os.environ.get("SOAK_S", "600"))
+LONG_AGENTS = int(os.environ.get("SOAK_AGENTS", "1000"))
 SAMPLE_S = 0.5
 MIB = 1024 * 1024
 
@@ -67,7 +68,10 @@ def soak(
     """Run it; then yield what is to be known of it, and check."""
     relay = Running(
         house, "--set", f"relay.queue_ttl_s={ttl_s}", "--set", "engine.sweep_s=2", "--set", "relay.queue_max=50",
-        "--set", "store.node=soak",
+        "--set", "store.node=soak", "--set", f"journal.export_s={seconds / 20}",
+        "--set", f"journal.wait_s={seconds / 20}",
+        # Nobody reads its log meanwhile, and a pipe holds little.
+        "--log-level", "warning", PYTHONFAULTHANDLER="1",
     )  # fmt: skip
     try:
         swarm = Swarm(relay.port, relay.settings["relay.public_host"], agents, rate_per_s, stay_s_max, seed=agents)
@@ -75,10 +79,12 @@ def soak(
         uvloop.run(use(swarm, memory, seconds))
         files = psutil.Process(relay.process.pid).num_fds()
         log = relay.stop()
-    finally:
+    except BaseException:
         if relay.process.poll() is None:
-            relay.process.kill()
-            relay.process.communicate()
+            # What each of its threads is doing.
+            relay.process.send_signal(signal.SIGABRT)
+        print(relay.process.communicate()[1][-200_000:])
+        raise
     house.run("journal", "export")
     house.run("journal", "verify")
     books = Books(rows(house.config().path("journal.dir")))
@@ -87,14 +93,14 @@ def soak(
         complaints = books.close(swarm, store)
     finally:
         store.close()
-    grown, hourly = memory.growth(seconds / 3)
+    grown, hourly = memory.growth(seconds / 2)
     ends = books.ends()
     yield (
         f"{len(books.entries)} messages in {seconds:g} s over {swarm.connects} connections of {agents} agents: {ends}; "
         f"refused: {dict(books.refused)}; memory {memory.samples[-1][1]:.1f} MiB, {grown:+.1f} MiB after the warm-up "
         f"({hourly:+.0f} MiB an hour)"
     )
-    assert complaints == []
+    assert complaints == [], "\n".join(complaints)
     assert books.connections == swarm.connects
     assert "Traceback" not in log
     assert files < 64, "sockets that nobody ended"

@@ -28,7 +28,7 @@ from tests.relay.harness import BINARY, DEADLINE_S, TEXT, Agent, Closed, Relay, 
 from tests.relay.test_tls import make_certificate
 from tests.simulation.world import FAST, HOST, World
 
-from posthouse.relay import http, inflow
+from posthouse.relay import http
 from posthouse.wire import envelope as wire
 from posthouse.wire.auth import challenge_bytes
 from posthouse.wire.envelope import Envelope, MessageType
@@ -503,27 +503,6 @@ def test_anything_instead_of_tls(encrypted: Target, garbage: Garbage, data: byte
         pour(sock, garbage, garbage.request() if data is None else data)
         end(sock, garbage)
     encrypted.survives()
-
-
-def test_a_mistake_of_the_relay_in_one_command_costs_nobody_else_theirs(
-    relay: Relay, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    alice, bob, carol = relay.online("alice", "bob", "carol")
-    kind_of = inflow.kind_of
-    monkeypatch.setattr(inflow, "kind_of", lambda type: "\n" if type == 99 else kind_of(type))
-    first, wrong, last = bob.envelope(carol), alice.envelope(carol, 99), bob.envelope(carol)
-    sessions = relay.house.online
-
-    def send() -> None:
-        for agent, one in ((bob, first), (alice, wrong), (bob, last)):
-            sessions[agent.address].frame(one.SerializeToString())
-
-    # In one iteration of the event loop, so that they are one submission.
-    relay.on_loop(send)
-    assert carol.receive_all(2) == [first, last]
-    assert bob.settled() == []
-    assert alice.closed() == (1013, "store unavailable")
-    assert "a command is not valid" in caplog.text
 
 
 def storm(relay: Any, garbage: Garbage, others: list[str], connections: int) -> None:
