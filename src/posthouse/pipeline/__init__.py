@@ -1,0 +1,1 @@
+"""The books: delivery accounts computed from journal segments on Spark."""

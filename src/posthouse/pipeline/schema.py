@@ -1,0 +1,382 @@
+"""The lake's tables: columns, types and meanings, in one place.
+
+In: nothing. Out: every table as columns with Spark SQL types, its key and its partitions; the data dictionary
+(``docs/reference/books.md``) is made from it. It never imports Spark and never touches a file.
+
+Layout of a lake: one Delta table per name under ``<lake>/<name>``. Tables with the column ``part`` keep what
+may still change in ``part='open'``, which each batch replaces, and what is final in the parts named by UTC days,
+to which batches only add. Columns in ``VOLATILE`` say how a row came to be; two lakes of the same journal are equal
+if all others are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+SCHEMA_VERSION = 1
+
+OPEN = "open"
+"""The part that holds what may still change."""
+
+VOLATILE = frozenset({"revision", "batch"})
+"""Columns that depend on how the journal was cut into batches."""
+
+OUTCOMES = ("delivered", "dead", "expired", "cancelled", "refused", "uncertain", "open")
+CLOSED = ("delivered", "dead", "expired", "cancelled", "refused")
+"""Outcomes that only a redrive or late data can change."""
+
+WAITS = ("in_flight", "parked", "paused", "offline", "backoff", "quiet", "lane", "idle")
+"""Each instant between posted and finished goes to the first of these that applies."""
+
+ANOMALIES: Mapping[str, str] = {
+    "lost": "An orphan, or still waiting an hour or more past its expiry.",
+    "journal_gap": "A range of offsets that no segment holds; withdrawn when a late segment fills it.",
+    "lane_gap": "A missing range of lane_seq; names the next message.",
+    "out_of_order": "While the message waited, a later one of its lane was leased or delivered.",
+    "delivered_twice": "Delivered after it had been delivered.",
+    "settled_after_finished": "Any other event after the message was finished, except duplicate, refused, redriven.",
+    "delivered_after_expiry": "The delivering lease began at or after expires_at.",
+    "answered_twice": "Posts of one desk with the same cause_id in more than one commit; names the cause.",
+    "clock_back": "`at` is below the previous offset's.",
+    "chain_broken": "A segment's rows do not give its chain, or its prev is not the chain before it.",
+    "bad_segment": "A file that could not be taken in, or only in part; `detail` names it and says why.",
+}
+FILE_ANOMALIES = ("journal_gap", "clock_back", "chain_broken", "bad_segment")
+"""Found when segments are taken in; all others are found by the transforms."""
+
+
+class Column(NamedTuple):
+    """One column of a table."""
+
+    name: str
+    type: str
+    meaning: str
+
+
+class Table(NamedTuple):
+    """One table: what a row is, its columns, and the columns that name a row."""
+
+    name: str
+    row: str
+    key: tuple[str, ...]
+    columns: tuple[Column, ...]
+    partitions: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns in their order."""
+        return tuple(column.name for column in self.columns)
+
+    @property
+    def stable(self) -> tuple[str, ...]:
+        """The columns that do not depend on how the journal was cut into batches."""
+        return tuple(name for name in self.names if name not in VOLATILE)
+
+    @property
+    def ddl(self) -> str:
+        """The columns as Spark reads a schema."""
+        return ", ".join(f"`{column.name}` {column.type}" for column in self.columns)
+
+
+_PART = Column("part", "string", "`open`, or the UTC day of the message's first event once nothing is due any more.")
+_BATCH = Column("batch", "bigint", "The batch that wrote the row.")
+_NODE = Column("node", "string", "The store that it happened in.")
+_DESK = Column("desk", "string", "The desk, empty where there is none.")
+_MAILBOX = Column("mailbox", "string", "The mailbox, empty where there is none.")
+_LANE = Column("lane", "string", "The lane inside the mailbox.")
+_SENDER = Column("sender", "string", "Who posted the message.")
+_ID = Column("message_id", "string", "The message's id, empty where a row concerns none.")
+_GENERATION = Column("generation", "int", "1, and one more for each later `posted` of the same id.")
+_KIND = Column("kind", "string", "The message's type.")
+_WINDOW = Column("window", "timestamp", "The beginning of the UTC hour.")
+
+_MESSAGE = ("node", "desk", "mailbox", "sender", "message_id", "generation")
+
+EVENTS = Table(
+    "events",
+    "an event, each (node, offset) once",
+    ("node", "offset"),
+    (
+        _NODE,
+        Column("offset", "bigint", "Its place in the node's journal."),
+        Column("at", "timestamp", "When the engine took the command."),
+        Column("commit", "bigint", "The offset of the first event of the same commit."),
+        Column("event", "string", "What happened."),
+        _DESK,
+        _MAILBOX,
+        _LANE,
+        Column("lane_seq", "bigint", "The message's number in its lane, 0 where it has none."),
+        _ID,
+        _KIND,
+        _SENDER,
+        Column("attempt", "int", "The attempt under way, or those counted so far."),
+        Column("holder", "string", "The connection, peer, worker or operator that did it."),
+        Column("size_bytes", "bigint", "The size of the body."),
+        Column("reason", "string", "A stable code."),
+        Column("error", "string", "The error's text as it came."),
+        Column("due_at", "timestamp", "When the message may be leased."),
+        Column("expires_at", "timestamp", "When the message passes."),
+        Column("cause_id", "string", "The message that this one answers."),
+        Column("detail", "string", "JSON where an event needs more."),
+        Column("day", "date", "The UTC day of `at`."),
+        _BATCH,
+    ),
+    ("day",),
+)
+
+MESSAGES = Table(
+    "messages",
+    "a message",
+    _MESSAGE,
+    (
+        _PART,
+        _NODE,
+        _DESK,
+        _MAILBOX,
+        _LANE,
+        _SENDER,
+        _ID,
+        _GENERATION,
+        _KIND,
+        Column("lane_seq", "bigint", "Its number in its lane."),
+        Column("size_bytes", "bigint", "The size of its body."),
+        Column("posted_at", "timestamp", "When it was posted; null for an orphan and for what was only refused."),
+        Column("first_leased_at", "timestamp", "When it was first leased."),
+        Column("received_at", "timestamp", "When it first arrived at a holder."),
+        Column("finished_at", "timestamp", "When its outcome came; null while it is open or uncertain."),
+        Column("outcome", "string", "delivered, dead, expired, cancelled, refused, uncertain or open."),
+        Column("reason", "string", "The reason code of the outcome, or of its last event where it is open."),
+        Column("error", "string", "The last error's text."),
+        Column("attempts", "int", "Attempts that count, over all lives."),
+        Column("lives", "int", "1, and one more for each redrive."),
+        Column("live", "boolean", "Delivered by the lease that was committed with its post."),
+        Column("expires_at", "timestamp", "When it passes, by the last event that said so."),
+        Column("cause_id", "string", "The message that it answers."),
+        Column("orphan", "boolean", "It has events and no `posted`."),
+        Column("first_offset", "bigint", "The offset of its first event."),
+        Column("last_offset", "bigint", "The offset of its last event."),
+        Column("duplicates", "int", "Posts of it that were repeats."),
+        Column("latency", "bigint", "Delivered − posted in µs, at least 0; null unless it was delivered."),
+        Column("wait_in_flight", "bigint", "µs between posted and finished that it was leased."),
+        Column("wait_parked", "bigint", "µs that it was set aside."),
+        Column("wait_paused", "bigint", "µs that its mailbox or lane was paused."),
+        Column("wait_offline", "bigint", "µs that nobody was connected to its mailbox."),
+        Column("wait_backoff", "bigint", "µs until it was due again after a failed attempt."),
+        Column("wait_quiet", "bigint", "µs of quiet hours of its desk."),
+        Column("wait_lane", "bigint", "µs that one before it in its lane was unfinished."),
+        Column("wait_idle", "bigint", "µs for which there was no reason but that nobody leased it."),
+        Column("revision", "int", "1, and one more each time that late data changed the finished row."),
+        _BATCH,
+    ),
+    ("part",),
+)
+
+ATTEMPTS = Table(
+    "attempts",
+    "a lease",
+    ("node", "lease_offset"),
+    (
+        _PART,
+        _NODE,
+        _DESK,
+        _MAILBOX,
+        _LANE,
+        _SENDER,
+        _ID,
+        _GENERATION,
+        _KIND,
+        Column("life", "int", "1, and one more after each redrive."),
+        Column("attempt", "int", "The attempt's number; a released or recalled lease reuses it."),
+        Column("holder", "string", "Who took the message."),
+        Column("started_at", "timestamp", "When it was leased."),
+        Column("received_at", "timestamp", "When it arrived at its holder."),
+        Column("ended_at", "timestamp", "When the lease ended; null while it is under way."),
+        Column("ended", "string", "The event that ended it, or `open`."),
+        Column("reason", "string", "That event's reason code."),
+        Column("error", "string", "That event's error."),
+        Column("lease_offset", "bigint", "The offset of `leased`."),
+        Column("end_offset", "bigint", "The offset of what ended it."),
+        _BATCH,
+    ),
+    ("part",),
+)
+
+BOOKS = Table(
+    "books",
+    "an hour × desk × kind",
+    ("window", "desk", "kind"),
+    (
+        Column("window", "timestamp", "The UTC hour of `posted`; of the first event for orphans."),
+        _DESK,
+        _KIND,
+        Column("posted", "bigint", "Messages posted: delivered + dead + expired + cancelled + uncertain + open."),
+        Column("delivered", "bigint", "Of these, delivered."),
+        Column("dead", "bigint", "Of these, dead."),
+        Column("expired", "bigint", "Of these, expired."),
+        Column("cancelled", "bigint", "Of these, cancelled."),
+        Column("uncertain", "bigint", "Of these, of unknown outcome."),
+        Column("open", "bigint", "Of these, not finished."),
+        Column("refused", "bigint", "`refused` events of that hour; outside the sum."),
+        Column("duplicate", "bigint", "`duplicate` events of that hour; outside the sum."),
+        Column("remainder", "bigint", "Messages with an outcome that were never posted (orphans)."),
+        Column("remainder_ids", "array<string>", "Their ids, sorted."),
+        Column("revision", "int", "1, and one more each time that late data changed a window after its hour."),
+    ),
+)
+
+ANOMALY = Table(
+    "anomalies",
+    "a finding",
+    ("kind", "node", "desk", "mailbox", "sender", "message_id", "offsets"),
+    (
+        _PART,
+        Column("kind", "string", "What was found; see Anomalies."),
+        _NODE,
+        _DESK,
+        _MAILBOX,
+        _SENDER,
+        _ID,
+        Column("at", "timestamp", "When the evidence was written; null where there is none."),
+        Column("offsets", "array<bigint>", "The offsets that prove it, rising; of a gap, its first and last."),
+        Column("detail", "string", "What an operator needs to know besides."),
+        _BATCH,
+    ),
+    ("part",),
+)
+
+LATENCY = Table(
+    "latency",
+    "an hour × desk × kind × live or stored",
+    ("window", "desk", "kind", "live"),
+    (
+        Column("window", "timestamp", "The UTC hour of `posted`."),
+        _DESK,
+        _KIND,
+        Column("live", "boolean", "Live or stored."),
+        Column("count", "bigint", "Messages delivered."),
+        Column("p50", "bigint", "Median of delivered − posted in µs, within 2 %."),
+        Column("p95", "bigint", "95th percentile in µs, within 2 %."),
+        Column("p99", "bigint", "99th percentile in µs, within 2 %."),
+        Column("max", "bigint", "The upper edge of the last bucket that holds any, in µs."),
+        Column("buckets", "map<int,bigint>", "The histogram: bucket → messages. Histograms add up."),
+    ),
+)
+
+DEPTH = Table(
+    "depth",
+    "an hour × desk, and × mailbox for the fullest",
+    ("window", "node", "desk", "mailbox"),
+    (
+        _WINDOW,
+        _NODE,
+        _DESK,
+        Column("mailbox", "string", "The mailbox, empty for the whole desk."),
+        Column("posted", "bigint", "Posted in that hour."),
+        Column("finished", "bigint", "Finished in that hour."),
+        Column("depth_max", "bigint", "The most messages that were unfinished at one time."),
+        Column("depth_end", "bigint", "Messages unfinished at its end."),
+        Column("at_cap", "bigint", "µs for which the mailbox was as full as its desk allows."),
+        Column("refused", "bigint", "Posts refused because it was full."),
+    ),
+)
+
+AVAILABILITY = Table(
+    "availability",
+    "a mailbox × UTC day",
+    ("day", "node", "desk", "mailbox"),
+    (
+        Column("day", "date", "The UTC day."),
+        _NODE,
+        _DESK,
+        _MAILBOX,
+        Column("covered", "bigint", "µs of the day that the journal covers."),
+        Column("online", "bigint", "µs of these with a holder connected."),
+        Column("share", "double", "online / covered."),
+        Column("connections", "bigint", "Connections that began."),
+        Column("reconnect_rate", "double", "Connections an hour of the covered time."),
+        Column("half_open", "bigint", "Connections that ended without a goodbye: timeout, replaced, restart."),
+    ),
+)
+
+DEADLETTERS = Table(
+    "deadletters",
+    "a cluster of errors of a desk",
+    ("desk", "error"),
+    (
+        _DESK,
+        Column("error", "string", "The error with UUIDs, hex and decimal numbers replaced."),
+        Column("count", "bigint", "`died` events with it."),
+        Column("first_at", "timestamp", "The first one."),
+        Column("last_at", "timestamp", "The last one."),
+        Column("redriven", "bigint", "How many of them were redriven."),
+        Column("redriven_delivered", "bigint", "How many of these were delivered in their next life."),
+    ),
+)
+
+OUTAGES = Table(
+    "outages",
+    "an hour × desk × target whose failure rate jumped",
+    ("window", "desk", "mailbox"),
+    (
+        _WINDOW,
+        _DESK,
+        Column("mailbox", "string", "The target."),
+        Column("attempts", "bigint", "Leases that ended in that hour."),
+        Column("failures", "bigint", "Of these, failed."),
+        Column("failure_rate", "double", "failures / attempts."),
+        Column("baseline", "double", "The target's failure rate in all its other hours."),
+        Column("backlog", "bigint", "Messages unfinished at the end of the hour."),
+        Column("drain", "bigint", "µs from the end of the hour until the backlog was finished; null while it is not."),
+        Column("retry_storm", "double", "Attempts for each message that was tried in that hour."),
+    ),
+)
+
+REPLAYS = Table(
+    "replays",
+    "a policy × desk",
+    ("policy", "desk"),
+    (
+        Column("policy", "string", "The policy that was tried, in one line; `recorded` for what happened."),
+        _DESK,
+        Column("exact", "boolean", "Computed from what happened; otherwise modelled."),
+        Column("posted", "bigint", "Posts, refused ones included."),
+        Column("delivered", "bigint", "Delivered."),
+        Column("expired", "bigint", "Expired."),
+        Column("dead", "bigint", "Dead."),
+        Column("refused", "bigint", "Refused because the mailbox was full."),
+        Column("attempts", "bigint", "Attempts that count."),
+        Column("wait", "bigint", "Mean of finished − posted of what was delivered, in µs."),
+    ),
+)
+
+SEGMENTS = Table(
+    "segments",
+    "a file of the journal that was looked at",
+    ("node", "name"),
+    (
+        _NODE,
+        Column("name", "string", "The file's name."),
+        Column("first", "bigint", "The first offset by its name."),
+        Column("last", "bigint", "The last offset by its name."),
+        Column("events", "bigint", "Rows taken in; what was there already is not counted."),
+        Column("ranges", "array<bigint>", "The offsets that its rows hold: first, last, first, last …"),
+        Column("prev", "string", "Its prev; null where it is unverified."),
+        Column("chain", "string", "Its chain; null where it is unverified."),
+        Column("first_at", "timestamp", "`at` of its first row."),
+        Column("last_at", "timestamp", "`at` of its last row."),
+        Column("state", "string", "taken, unverified or rejected."),
+        Column("faults", "array<string>", "What is wrong with it, the first of each sort."),
+        Column("size_bytes", "bigint", "The file's size."),
+        _BATCH,
+    ),
+)
+
+TABLES: Mapping[str, Table] = {
+    table.name: table
+    for table in (
+        EVENTS, MESSAGES, ATTEMPTS, BOOKS, ANOMALY, LATENCY, DEPTH, AVAILABILITY, DEADLETTERS, OUTAGES, REPLAYS,
+        SEGMENTS,
+    )
+}  # fmt: skip
+"""Every table of a lake by its name."""
