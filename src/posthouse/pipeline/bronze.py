@@ -1,0 +1,482 @@
+"""Segments on their way in: which files there are, what is wrong with each, and their rows as events.
+
+In: a journal's folder or URL. Out: one value per file that says what it holds and what is wrong with it, findings
+about files (gaps, chains, bad ones), and a DataFrame of events. Files are only read. What cannot be taken in is
+named and left out; nothing is left out silently. Names that begin with a dot or an underscore are still being written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import orjson
+
+from ..errors import InvalidInput, MissingExtra
+from ..journal import schema as contract
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+EVENTS = (
+    "posted", "duplicate", "refused", "leased", "received", "delivered", "retried", "released", "recalled",
+    "uncertain", "died", "expired", "cancelled", "parked", "unparked", "redriven", "connected", "disconnected",
+    "paused", "resumed", "started",
+)  # fmt: skip
+"""The events of the contract's version; others are kept, reported and looked at by nothing."""
+
+TAKEN, UNVERIFIED, REJECTED = "taken", "unverified", "rejected"
+BATCH_ROWS = 65_536
+SPARK_TYPES = {"string": "string", "int32": "int", "int64": "bigint", "timestamp": "timestamp"}
+
+
+class File(NamedTuple):
+    """A file in the journal's folder."""
+
+    node: str
+    name: str
+    path: str
+    size_bytes: int
+
+
+class Segment(NamedTuple):
+    """A file after its examination; ``ranges`` are the offsets that its rows hold."""
+
+    node: str
+    name: str
+    first: int
+    last: int
+    size_bytes: int
+    state: str
+    ranges: tuple[tuple[int, int], ...] = ()
+    prev: str | None = None
+    chain: str | None = None
+    first_at: int | None = None
+    last_at: int | None = None
+    faults: tuple[str, ...] = ()
+    broken: str | None = None
+    """Why its own chain does not hold."""
+
+    @property
+    def events(self) -> int:
+        """How many rows it holds."""
+        return count(self.ranges)
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON."""
+        return self._asdict()
+
+    @classmethod
+    def from_plain(cls, values: Mapping[str, Any]) -> Segment:
+        """From JSON."""
+        ranges = tuple((first, last) for first, last in values["ranges"])
+        return cls(**{**values, "ranges": ranges, "faults": tuple(values["faults"])})
+
+
+class Listing(NamedTuple):
+    """What lies in a journal's folder."""
+
+    files: list[File]
+    foreign: list[str]
+    """Names of what is no segment and does not look like one that is being written."""
+
+
+class Finding(NamedTuple):
+    """A finding about files, as a row of the table of anomalies."""
+
+    kind: str
+    node: str
+    offsets: tuple[int, ...]
+    detail: str
+
+
+# ── Folders ──────────────────────────────────────────────────────────────────────────────────────
+
+
+class Journal:
+    """A folder of segments on a disk or in an object store."""
+
+    def __init__(self, place: str) -> None:
+        self.place = place.rstrip("/")
+        self.system, self._root = open_place(place)
+
+    def listing(self) -> Listing:
+        """The segments by node and offset, and what else is there."""
+        fs = arrow_fs()
+        if self.system.get_file_info(self._root).type != fs.FileType.Directory:
+            raise InvalidInput(f"{self.place} is no folder with a journal")
+        found, foreign = [], []
+        selector = fs.FileSelector(self._root, recursive=True)
+        infos = self.system.get_file_info(selector)
+        folders = {info.path for info in infos if info.type == fs.FileType.Directory}
+        for info in infos:
+            inside = info.path[len(self._root) :].lstrip("/")
+            folder, _, name = inside.rpartition("/")
+            if any(part.startswith((".", "_")) for part in inside.split("/")):
+                continue
+            if info.path in folders:
+                if "/" in inside or contract.node_of(inside) is None:
+                    foreign.append(inside)
+                continue
+            node = contract.node_of(folder) if folder and "/" not in folder else None
+            if node is not None and contract.offsets_of(name) is not None:
+                found.append(File(node, name, info.path, info.size))
+            elif node is not None or not folder:
+                foreign.append(inside)
+        return Listing(sorted(found), sorted(foreign))
+
+    def url(self, node: str, name: str) -> str:
+        """A segment as Spark finds it."""
+        return f"{self.place}/{contract.folder_name(node)}/{name}"
+
+    def open(self, file: File) -> Any:
+        """A file's bytes."""
+        return self.system.open_input_file(file.path)
+
+
+def arrow_fs() -> Any:
+    """pyarrow's file systems; MissingExtra where it is not installed."""
+    try:
+        import pyarrow.fs
+    except ImportError as error:
+        raise MissingExtra("the books need pyarrow: pip install posthouse[pipeline]") from error
+    return pyarrow.fs
+
+
+def open_place(place: str) -> tuple[Any, str]:
+    """The file system of a folder or URL and the path in it. Hadoop's s3a is pyarrow's s3."""
+    import os
+
+    fs = arrow_fs()
+    if "://" not in place:
+        return fs.LocalFileSystem(), os.path.abspath(place)
+    scheme, _, rest = place.partition("://")
+    known = {"s3a": "s3", "s3n": "s3", "abfs": "abfss"}.get(scheme, scheme)
+    try:
+        system, path = fs.FileSystem.from_uri(f"{known}://{rest}")
+    except (OSError, ValueError) as error:
+        text = " ".join(str(error).split())
+        raise InvalidInput(f"{place} cannot be opened: {text:.200}") from error
+    return system, path.rstrip("/")
+
+
+# ── Examination ──────────────────────────────────────────────────────────────────────────────────
+
+
+def examine(journal: Journal, file: File) -> Segment:
+    """Read a file once and say what it holds and what is wrong with it; it never raises over a bad file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    place = contract.offsets_of(file.name)
+    assert place is not None
+    bare = Segment(file.node, file.name, *place, file.size_bytes, REJECTED)
+    try:
+        with journal.open(file) as source, pq.ParquetFile(source, page_checksum_verification=True) as parquet:
+            return _examine(parquet, bare)
+    except (pa.ArrowException, OSError, ValueError, KeyError, OverflowError, MemoryError) as error:
+        text = " ".join(str(error).split())
+        return bare._replace(faults=(f"it cannot be read: {text:.200}",))
+
+
+def _examine(parquet: Any, bare: Segment) -> Segment:
+    keys = {
+        k.decode(errors="replace"): v.decode(errors="replace") for k, v in (parquet.metadata.metadata or {}).items()
+    }
+    version = keys.get(contract.KEY_VERSION, str(contract.SCHEMA_VERSION))
+    if version != str(contract.SCHEMA_VERSION):
+        fault = (
+            f"its schema version is {version!r:.40}, and this program knows {contract.SCHEMA_VERSION}: update Posthouse"
+        )
+        return bare._replace(faults=(fault,))
+    wrong = _column_fault(parquet.schema_arrow)
+    if wrong is not None:
+        return bare._replace(faults=(wrong,))
+
+    faults: list[str] = []
+    lacking = [key for key, _ in contract.METADATA if key not in keys]
+    prev, said = keys.get(contract.KEY_PREV), keys.get(contract.KEY_CHAIN)
+    verifiable = not lacking and contract.is_hash(prev or "") and contract.is_hash(said or "")
+    if not lacking and not verifiable:
+        faults.append("its prev or chain is no SHA-256 in hex")
+    if contract.KEY_NODE in keys and keys[contract.KEY_NODE] != bare.node:
+        faults.append(f"its metadata says that it is of node {keys[contract.KEY_NODE]!r:.80}")
+    for key, wanted in ((contract.KEY_FIRST, bare.first), (contract.KEY_LAST, bare.last)):
+        if key in keys and keys[key] != str(wanted):
+            faults.append(f"its metadata says {key} = {keys[key]!r:.40}")
+    extra = [name for name in parquet.schema_arrow.names if name not in contract.NAMES]
+    if extra:
+        faults.append(f"it has columns that are not in the contract: {', '.join(extra):.200}")
+
+    digest = hashlib.sha256(f"{prev}\n".encode()) if verifiable else None
+    scan = _Scan(bare)
+    for batch in parquet.iter_batches(batch_size=BATCH_ROWS, columns=list(contract.NAMES)):
+        wrong = scan.add(batch)
+        if wrong is not None:
+            return bare._replace(faults=(*faults, wrong))
+        if digest is not None:
+            for piece in lines(batch):
+                digest.update(piece)
+    wrong = scan.end()
+    if wrong is not None:
+        return bare._replace(faults=(*faults, wrong))
+    broken = None
+    if digest is not None and digest.hexdigest() != said:
+        broken = "its rows do not give the chain in its metadata"
+    return bare._replace(
+        state=TAKEN if verifiable else UNVERIFIED,
+        ranges=scan.ranges,
+        prev=prev if verifiable else None,
+        chain=said if verifiable else None,
+        first_at=scan.first_at,
+        last_at=scan.last_at,
+        faults=(*faults, *scan.faults),
+        broken=broken,
+    )
+
+
+def _column_fault(found: Any) -> str | None:
+    """How a file's columns differ from what can be read; None where they do not."""
+    import pyarrow as pa
+
+    types = {
+        "string": (pa.string(), pa.large_string(), pa.string_view()),
+        "int32": (pa.int32(),),
+        "int64": (pa.int64(),),
+        "timestamp": (pa.timestamp("us", tz="UTC"),),
+    }
+    if len(set(found.names)) != len(found.names):
+        return "it has two columns of one name"
+    if lacking := [column.name for column in contract.COLUMNS if column.name not in found.names]:
+        return f"it lacks the columns {', '.join(lacking)}"
+    for column in contract.COLUMNS:
+        kind = found.field(column.name).type
+        if pa.types.is_dictionary(kind):
+            kind = kind.value_type
+        if kind not in types[column.type]:
+            return f"its column {column.name} is {kind}, and should be {column.type}"
+    return None
+
+
+class _Scan:
+    """The rows of one file in pieces: what can be said of offsets, times and events."""
+
+    def __init__(self, segment: Segment) -> None:
+        self._segment = segment
+        self._pieces: list[Any] = []
+        self._unknown: dict[str, int] = {}
+        self.first_at: int | None = None
+        self.last_at: int | None = None
+        self.ranges: tuple[tuple[int, int], ...] = ()
+        self.faults: list[str] = []
+
+    def add(self, batch: Any) -> str | None:
+        """Look at some rows; why the file cannot be taken in, None where it can."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if batch.num_rows == 0:
+            return None
+        for column in contract.COLUMNS:
+            if not column.nullable and batch.column(column.name).null_count:
+                return f"its column {column.name} has rows without a value"
+        nodes = pc.unique(batch.column("node")).to_pylist()
+        if nodes != [self._segment.node]:
+            other = next(node for node in nodes if node != self._segment.node)
+            return f"it holds rows of node {other!r:.80}"
+        offsets = batch.column("offset").to_numpy(zero_copy_only=False)
+        self._pieces.append(offsets)
+        at = batch.column("at").cast(pa.int64())
+        if self.first_at is None:
+            self.first_at = at[0].as_py()
+        self.last_at = at[-1].as_py()
+        for event in pc.unique(batch.column("event")).to_pylist():
+            if event not in EVENTS and event not in self._unknown:
+                where = pc.index(batch.column("event"), event).as_py()
+                self._unknown[event] = int(offsets[where])
+        return None
+
+    def end(self) -> str | None:
+        """Conclude; why the file cannot be taken in, None where it can."""
+        import numpy as np
+
+        if not self._pieces:
+            return "it has no rows"
+        offsets = np.concatenate(self._pieces)
+        steps = np.diff(offsets)
+        if (steps <= 0).any():
+            self.faults.append(f"offset {offsets[1:][steps <= 0][0]} stands behind a higher one")
+            offsets = np.sort(offsets)
+            steps = np.diff(offsets)
+            if (steps == 0).any():
+                return f"it holds offset {offsets[1:][steps == 0][0]} twice"
+        cuts = np.flatnonzero(steps != 1)
+        starts = [int(offsets[0]), *(int(offsets[cut + 1]) for cut in cuts)]
+        ends = [*(int(offsets[cut]) for cut in cuts), int(offsets[-1])]
+        if starts[0] < 1:
+            return f"it holds offset {starts[0]}, and offsets begin at 1"
+        self.ranges = tuple(zip(starts, ends, strict=True))
+        if self.ranges != ((self._segment.first, self._segment.last),):
+            held = ", ".join(f"{first} to {last}" for first, last in self.ranges[:3])
+            self.faults.append(f"its rows hold the offsets {held}{' …' if len(self.ranges) > 3 else ''}")
+        for event, offset in self._unknown.items():
+            self.faults.append(f"it holds the unknown event {event!r:.40}, first at offset {offset}")
+        return None
+
+
+def lines(batch: Any) -> Iterable[Any]:
+    """The bytes over which the chain goes, for some rows: the contract's JSON lines, made column by column."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    text = pa.large_string()
+    columns = []
+    for column in contract.COLUMNS:
+        values = batch.column(column.name)
+        if pa.types.is_dictionary(values.type):
+            values = values.dictionary_decode()
+        if column.type == "string":
+            columns.append(_quoted(values.cast(text)))
+        elif column.type == "timestamp":
+            columns.append(values.cast(pa.int64()).cast(text))
+        else:
+            columns.append(values.cast(text))
+    columns = [pc.fill_null(values, "null") if values.null_count else values for values in columns]
+    joined = pc.binary_join_element_wise(*columns, pa.scalar(",", text))
+    whole = pc.binary_join_element_wise("[", joined, "]\n", pa.scalar("", text))
+    _, ends, data = whole.buffers()
+    bounds = np.frombuffer(ends, np.int64)
+    yield memoryview(data)[bounds[whole.offset] : bounds[whole.offset + len(whole)]]
+
+
+def _quoted(values: Any) -> Any:
+    """Texts as JSON strings."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    text = pa.large_string()
+    hard = pc.match_substring_regex(values, '["\\\\\\x00-\\x1f]')
+    if pc.any(hard).as_py():
+        plain = [None if value is None else orjson.dumps(value).decode() for value in values.to_pylist()]
+        return pa.array(plain, text)
+    return pc.binary_join_element_wise('"', values, '"', pa.scalar("", text))
+
+
+# ── Ranges ───────────────────────────────────────────────────────────────────────────────────────
+
+Ranges = Sequence[tuple[int, int]]
+
+
+def count(ranges: Ranges) -> int:
+    """How many offsets there are in them."""
+    return sum(last - first + 1 for first, last in ranges)
+
+
+def merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same offsets in the fewest ranges, rising."""
+    found: list[tuple[int, int]] = []
+    for first, last in sorted(ranges):
+        if found and first <= found[-1][1] + 1:
+            found[-1] = (found[-1][0], max(found[-1][1], last))
+        else:
+            found.append((first, last))
+    return found
+
+
+def gaps(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The offsets between 1 and the last one that are in none of them."""
+    found, due = [], 1
+    for first, last in merged(ranges):
+        if first > due:
+            found.append((due, first - 1))
+        due = last + 1
+    return found
+
+
+def common(one: Ranges, other: Ranges) -> list[tuple[int, int]]:
+    """The offsets that are in both; each must be merged."""
+    found, i, j = [], 0, 0
+    while i < len(one) and j < len(other):
+        first, last = max(one[i][0], other[j][0]), min(one[i][1], other[j][1])
+        if first <= last:
+            found.append((first, last))
+        if one[i][1] < other[j][1]:
+            i += 1
+        else:
+            j += 1
+    return found
+
+
+# ── Findings ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def findings(segments: Iterable[Segment], foreign: Iterable[str]) -> list[Finding]:
+    """All that is wrong with files, from those that were looked at; the same for any order of arrival."""
+    found = [Finding("bad_segment", "", (), f"{name}: it is no segment") for name in sorted(foreign)]
+    nodes: dict[str, list[Segment]] = defaultdict(list)
+    for segment in segments:
+        nodes[segment.node].append(segment)
+    for node, all_of_it in sorted(nodes.items()):
+        rows = sorted(all_of_it, key=lambda segment: (segment.first, segment.last, segment.name))
+        for segment in rows:
+            where = (segment.first, segment.last)
+            for fault in segment.faults:
+                found.append(Finding("bad_segment", node, where, f"{segment.name}: {fault}"))
+        taken = [segment for segment in rows if segment.state != REJECTED]
+        for first, last in gaps(each for segment in taken for each in segment.ranges):
+            detail = f"the offsets {first} to {last} are missing" if first < last else f"the offset {first} is missing"
+            found.append(Finding("journal_gap", node, (first, last), detail))
+        found += _chain_findings(node, taken)
+    return found
+
+
+def _chain_findings(node: str, taken: Sequence[Segment]) -> list[Finding]:
+    """Overlaps and broken chains of a node, one of a sort for each segment."""
+    found = []
+    before: Segment | None = None
+    end = 0
+    for segment in taken:
+        where = (segment.first, segment.last)
+        if segment.first <= end:
+            detail = (
+                f"{segment.name}: it holds offsets again that another segment holds, up to {min(end, segment.last)}"
+            )
+            found.append(Finding("bad_segment", node, where, detail))
+        broken = segment.broken
+        due = None
+        if segment.first == 1:
+            due = contract.GENESIS
+        elif before is not None and before.last == segment.first - 1:
+            due = before.chain
+        if broken is None and due is not None and segment.prev is not None and segment.prev != due:
+            broken = "its prev is not the chain of the segment before"
+        if broken is not None:
+            found.append(Finding("chain_broken", node, where, f"{segment.name}: {broken}"))
+        if segment.last > end:
+            before, end = segment, segment.last
+    return found
+
+
+# ── Rows ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def ddl() -> str:
+    """The contract's columns as Spark reads a schema."""
+    return ", ".join(f"`{column.name}` {SPARK_TYPES[column.type]}" for column in contract.COLUMNS)
+
+
+def events(
+    spark: SparkSession, urls: Sequence[str], known: Mapping[str, Ranges], new: Mapping[str, Ranges]
+) -> DataFrame:
+    """The rows of these segments without those at offsets that are known already."""
+    from pyspark.sql import functions as F
+
+    rows = spark.read.schema(ddl()).parquet(*urls) if urls else spark.createDataFrame([], ddl())
+    for node, ranges in sorted(new.items()):
+        for first, last in common(merged(ranges), merged(known.get(node, ()))):
+            again = (F.col("node") == node) & F.col("offset").between(first, last)
+            rows = rows.where(~again)
+    return rows.select(*contract.NAMES)

@@ -1,0 +1,164 @@
+"""Spark sessions for the books: local by default, a cluster by ``--master``, Spark Connect by ``--remote``.
+
+In: settings. Out: a session with Delta, in UTC, with defaults for the machine that it runs on. A setting that the
+caller gives wins over ours. It never reads or writes a table.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..errors import InvalidInput, MissingExtra, StoreUnavailable
+from . import jars, java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+APP = "posthouse-books"
+MEMORY_MB_MIN = 1_024
+
+
+class Settings(NamedTuple):
+    """Where Spark runs and how."""
+
+    master: str | None = None
+    """``local[N]`` for the machine itself when there is none."""
+    remote: str | None = None
+    """``sc://host:port`` of a Spark Connect server; its own settings hold there."""
+    conf: Mapping[str, str] = {}
+    memory_mb: int | None = None
+    environment: Mapping[str, str] = {}
+    """The process's environment: JAVA_HOME and PATH are looked up in it."""
+
+
+def defaults(settings: Settings) -> dict[str, str]:
+    """Spark's settings before the caller's own."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    master = settings.master or f"local[{cores}]"
+    found = {
+        "spark.app.name": APP,
+        "spark.master": master,
+        "spark.jars": ",".join(map(str, jars.paths())),
+        **delta_conf(),
+        "spark.sql.shuffle.partitions": str(max(8, 4 * cores)),
+        "spark.sql.codegen.aggregate.map.twolevel.enabled": "false",
+        "spark.databricks.delta.snapshotPartitions": "2",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    if master.startswith("local"):
+        found["spark.driver.memory"] = f"{settings.memory_mb or memory_mb()}m"
+        found["spark.driver.extraJavaOptions"] = "-XX:+UseParallelGC"
+        found["spark.driver.host"] = found["spark.driver.bindAddress"] = "127.0.0.1"
+    elif settings.memory_mb:
+        found["spark.driver.memory"] = f"{settings.memory_mb}m"
+    return found
+
+
+def delta_conf() -> dict[str, str]:
+    """What Delta and the tables need wherever Spark runs; a Connect server must be started with them."""
+    return {
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+        "spark.sql.sources.partitionOverwriteMode": "dynamic",
+    }
+
+
+def memory_mb() -> int:
+    """A quarter of the machine's memory, and no less than Spark needs."""
+    try:
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
+    except (ValueError, OSError):
+        total = 0
+    return max(MEMORY_MB_MIN, total // 4)
+
+
+@contextlib.contextmanager
+def start(settings: Settings) -> Iterator[SparkSession]:
+    """A session that is stopped at the end; MissingExtra where Spark, Java or Delta is not there."""
+    try:
+        import pyspark
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise MissingExtra("the books need Spark: pip install posthouse[pipeline]") from error
+    if settings.master and settings.remote:
+        raise InvalidInput("--master and --remote exclude each other")
+    if settings.remote:
+        spark = _connect(settings)
+    else:
+        found = {**defaults(settings), **settings.conf}
+        home = java.find(settings.environment, Path(sys.prefix, "share", "posthouse"))
+        with _environment({"JAVA_HOME": str(home.home), "PYSPARK_PYTHON": sys.executable}, pyspark.__path__[0]):
+            builder = SparkSession.builder
+            for name, value in found.items():
+                builder = builder.config(name, value)
+            spark = builder.getOrCreate()
+        spark.sparkContext.setLogLevel("ERROR")
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def _connect(settings: Settings) -> SparkSession:
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    try:
+        builder = SparkSession.builder.remote(settings.remote or "")
+        for name, value in {"spark.sql.session.timeZone": "UTC", **settings.conf}.items():
+            builder = builder.config(name, value)
+        spark = builder.getOrCreate()
+        # Nothing is asked of the server before this.
+        version: str = spark.version
+    except ImportError as error:
+        raise MissingExtra("Spark Connect needs more packages: pip install posthouse[pipeline]") from error
+    except (PySparkException, OSError, ValueError) as error:
+        text = " ".join(str(error).split())
+        raise StoreUnavailable(f"the Spark Connect server at {settings.remote} does not answer: {text:.200}") from error
+    assert version
+    return spark
+
+
+@contextlib.contextmanager
+def _environment(values: Mapping[str, str], spark_home: str) -> Iterator[None]:
+    """What Spark's launcher reads, set while it starts; its words on stderr are kept for when it fails."""
+    wanted = {**values, "SPARK_HOME": spark_home}
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        with _quiet_stderr():
+            yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextlib.contextmanager
+def _quiet_stderr() -> Iterator[None]:
+    """Hold back what the JVM prints while it starts, and show it only if that fails."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as held:
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            os.dup2(kept, 2)
+            held.seek(0)
+            os.write(2, held.read()[-4_000:])
+            raise
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
