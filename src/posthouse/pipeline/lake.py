@@ -1,0 +1,347 @@
+"""Reading a lake without Spark and without Java: the tables that the books wrote, by the deltalake package.
+
+In: a lake's folder or URL, the name of a table, and what to keep of it. Out: plain rows, in a fixed order.
+Filters, the choice of columns and the limit are pushed down to the files: a table's log says which files can hold
+such rows, and of those only the pages that do are read. It never writes, and it runs no SQL that came from outside.
+"""
+
+from __future__ import annotations
+
+import datetime
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ..errors import BadFile, InvalidInput, MissingExtra
+from . import where
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """How a table is read: what ``--since`` means, in which order it comes, and what of it fits on a screen."""
+
+    time: str = ""
+    """The column that --since and --until look at; '' where there is none."""
+    order: tuple[str, ...] = ()
+    """Columns, those with a minus downwards."""
+    shown: tuple[str, ...] = ()
+    """Columns for people; all of them where it is empty."""
+    large: bool = False
+    """Too large to be sorted as a whole: it is read part by part, the newest first."""
+
+
+VIEWS: Mapping[str, View] = {
+    "books": View("window", ("window", "desk", "kind")),
+    "messages": View(
+        "posted_at",
+        ("-posted_at", "node", "-first_offset", "message_id"),
+        ("posted_at", "desk", "mailbox", "message_id", "kind", "outcome", "reason", "attempts", "latency"),
+        large=True,
+    ),
+    "attempts": View(
+        "started_at",
+        ("-started_at", "node", "-lease_offset"),
+        ("started_at", "desk", "mailbox", "message_id", "life", "attempt", "holder", "ended_at", "ended", "reason"),
+        large=True,
+    ),
+    "events": View(
+        "at",
+        ("-at", "node", "-offset"),
+        ("node", "offset", "at", "event", "desk", "mailbox", "message_id", "attempt", "holder", "reason", "error"),
+        large=True,
+    ),
+    "anomalies": View(
+        "at",
+        ("kind", "node", "desk", "mailbox", "sender", "message_id", "offsets"),
+        ("kind", "node", "desk", "mailbox", "message_id", "at", "offsets", "detail"),
+    ),
+    "latency": View(
+        "window",
+        ("window", "desk", "kind", "live"),
+        ("window", "desk", "kind", "live", "count", "p50", "p95", "p99", "max"),
+    ),
+    "depth": View("window", ("window", "node", "desk", "mailbox")),
+    "availability": View("day", ("day", "node", "desk", "mailbox")),
+    "deadletters": View("last_at", ("-count", "desk", "error")),
+    "outages": View("window", ("window", "desk", "mailbox")),
+    "replays": View("", ("desk", "policy")),
+    "segments": View(
+        "last_at",
+        ("node", "first", "name"),
+        ("node", "name", "first", "last", "events", "first_at", "last_at", "state", "faults"),
+    ),
+}
+_KINDS = {
+    "string": "text",
+    "long": "whole",
+    "integer": "whole",
+    "short": "whole",
+    "byte": "whole",
+    "double": "number",
+    "float": "number",
+    "boolean": "switch",
+    "timestamp": "instant",
+    "timestamp_ntz": "instant",
+    "date": "date",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which rows of a table."""
+
+    since: int | None = None
+    until: int | None = None
+    """Microseconds since 1970; the first belongs to it, the second does not."""
+    equal: Mapping[str, str] = field(default_factory=dict)
+    """Columns and the text that they must hold."""
+    where: str = ""
+    columns: tuple[str, ...] = ()
+    limit: int | None = None
+
+
+class Lake:
+    """The tables below one folder or URL."""
+
+    def __init__(self, place: str) -> None:
+        self.place = place.rstrip("/") or place
+        self._open: dict[str, DeltaTable | None] = {}
+
+    def tables(self) -> list[str]:
+        """The tables that are there."""
+        return [name for name in VIEWS if self._table(name) is not None]
+
+    def columns(self, name: str) -> dict[str, str]:
+        """A table's columns with what each holds: text, whole, number, switch, instant, date or list."""
+        found = {}
+        for each in self._need(name).schema().fields:
+            found[each.name] = _KINDS.get(str(getattr(each.type, "type", "")), "list")
+        return found
+
+    def version(self, name: str) -> int:
+        """The table's version: it grows with every change."""
+        return int(self._need(name).version())
+
+    def rows(self, name: str, selection: Selection = Selection()) -> Iterator[Row]:  # noqa: B008
+        """The selected rows, with plain values: instants and dates as ISO text."""
+        types = self.columns(name)
+        view = VIEWS[name]
+        conditions = _conditions(name, view, selection, types)
+        wanted = list(selection.columns) or list(types)
+        for column in wanted:
+            _known(name, column, types)
+        order = [column for column in view.order if column.removeprefix("-") in types]
+        select = ", ".join(where.name(column) for column in wanted)
+        left = selection.limit
+        for part in self._parts(name, types, view, selection):
+            sql = f"SELECT {select} FROM t"
+            if conditions or part:
+                sql += " WHERE " + " AND ".join([*conditions, *part])
+            if order and (not view.large or left is not None):
+                sql += " ORDER BY " + ", ".join(_ordered(column) for column in order)
+            if left is not None:
+                sql += f" LIMIT {left:d}"
+            for row in self._query(name, sql):
+                yield row
+                if left is not None:
+                    left -= 1
+            if left == 0:
+                return
+
+    def count(self, name: str, selection: Selection = Selection()) -> int:  # noqa: B008
+        """How many rows are selected."""
+        conditions = _conditions(name, VIEWS[name], selection, self.columns(name))
+        sql = "SELECT count(*) AS n FROM t" + (" WHERE " + " AND ".join(conditions) if conditions else "")
+        (row,) = self._query(name, sql)
+        return int(row["n"])
+
+    def totals(self, name: str, by: Sequence[str], selection: Selection = Selection()) -> list[Row]:  # noqa: B008
+        """Rows counted by some columns, the most frequent first."""
+        types = self.columns(name)
+        for column in by:
+            _known(name, column, types)
+        conditions = _conditions(name, VIEWS[name], selection, types)
+        names = ", ".join(where.name(column) for column in by)
+        sql = f"SELECT {names}, count(*) AS n FROM t"
+        if conditions:
+            sql += " WHERE " + " AND ".join(conditions)
+        return list(self._query(name, f"{sql} GROUP BY {names} ORDER BY n DESC, {names}"))
+
+    def sums(
+        self,
+        name: str,
+        by: Sequence[str],
+        of: Sequence[str],
+        selection: Selection = Selection(),  # noqa: B008
+    ) -> list[Row]:
+        """Columns added up by some others, in their order."""
+        types = self.columns(name)
+        for column in (*by, *of):
+            _known(name, column, types)
+        conditions = _conditions(name, VIEWS[name], selection, types)
+        names = ", ".join(where.name(column) for column in by)
+        added = ", ".join(f"sum({where.name(column)}) AS {where.name(column)}" for column in of)
+        sql = f"SELECT {names}, {added} FROM t" + (" WHERE " + " AND ".join(conditions) if conditions else "")
+        return list(self._query(name, f"{sql} GROUP BY {names} ORDER BY {names}"))
+
+    def message(self, id: str, equal: Mapping[str, str] | None = None) -> list[Row]:
+        """Every message with this id, in order: its row with its attempts, anomalies and events.
+
+        ``equal`` tells apart messages of the same id: desk, mailbox, sender, node.
+        """
+        named = {"message_id": id, **(equal or {})}
+        found = list(self.rows("messages", Selection(equal=named)))
+        found.sort(key=lambda row: (row["posted_at"] or "", row["node"], row["first_offset"]))
+        findings = self._optional("anomalies", Selection(equal=named))
+        for row in found:
+            whose = {name: row[name] for name in ("node", "desk", "mailbox", "sender", "message_id")}
+            row["anomalies"] = [each for each in findings if all(each[name] == value for name, value in whose.items())]
+            # Offsets lead straight to the files; an id alone would have to be looked for in all of them.
+            offsets = [row["first_offset"], row["last_offset"]]
+            offsets += [offset for each in row["anomalies"] for offset in each["offsets"] or ()]
+            between = f"offset >= {min(offsets)} and offset <= {max(offsets)}"
+            events = self._optional("events", Selection(equal=whose, where=between))
+            row["events"] = sorted(events, key=lambda event: int(event["offset"]))
+            between = between.replace("offset", "lease_offset")
+            of = {**whose, "part": row["part"]}
+            leases = [
+                each
+                for each in self._optional("attempts", Selection(equal=of, where=between))
+                if each["generation"] == row["generation"]
+            ]
+            row["attempts_made"] = sorted(leases, key=lambda lease: int(lease["lease_offset"]))
+        known = {id_of for row in found for id_of in map(_identity, row["anomalies"])}
+        rest = [each for each in findings if _identity(each) not in known]
+        if rest and not found:
+            # A finding may name what no message is known of, such as a cause that was answered twice.
+            found.append({"message_id": id, "anomalies": rest, "events": [], "attempts_made": []})
+        return found
+
+    def _optional(self, name: str, selection: Selection) -> list[Row]:
+        return list(self.rows(name, selection)) if self._table(name) is not None else []
+
+    def _parts(self, name: str, types: Mapping[str, str], view: View, selection: Selection) -> Iterator[list[str]]:
+        """Conditions that cut a large table into parts, the newest first: most answers end with the first ones."""
+        table = self._need(name)
+        partitioned = list(table.metadata().partition_columns)
+        if not view.large or len(partitioned) != 1:
+            yield []
+            return
+        column = partitioned[0]
+        # "open" sorts behind every date, so what is unfinished comes first.
+        values = sorted({str(each[column]) for each in table.partitions() if each[column] is not None}, reverse=True)
+        size = 1 if selection.limit is not None else 16
+        while values:
+            taken, values = values[:size], values[size:]
+            as_sql = [
+                f"arrow_cast({where.literal(value)}, 'Date32')" if types[column] == "date" else where.literal(value)
+                for value in taken
+            ]
+            yield [f"{where.name(column)} IN ({', '.join(as_sql)})"]
+            size *= 2
+
+    def _query(self, name: str, sql: str) -> Iterator[Row]:
+        import pyarrow
+        from deltalake import QueryBuilder
+        from deltalake.exceptions import DeltaError
+
+        try:
+            reader = pyarrow.RecordBatchReader.from_stream(QueryBuilder().register("t", self._need(name)).execute(sql))
+            for batch in reader:
+                for row in batch.to_pylist():
+                    yield {column: _plain(value) for column, value in row.items()}
+        except (DeltaError, OSError, pyarrow.ArrowException) as error:
+            raise BadFile(f"the table {name} of {self.place} cannot be read: {_first_line(error)}") from error
+
+    def _need(self, name: str) -> DeltaTable:
+        table = self._table(name)
+        if table is None:
+            have = self.tables()
+            if not have:
+                raise BadFile(f"there are no books in {self.place}: `posthouse books run` writes them")
+            raise BadFile(f"{self.place} has no table {name} yet; it has {', '.join(have)}")
+        return table
+
+    def _table(self, name: str) -> DeltaTable | None:
+        if name not in VIEWS:
+            near = difflib.get_close_matches(name, VIEWS, n=1)
+            hint = f"did you mean {near[0]}?" if near else "there are " + ", ".join(VIEWS)
+            raise InvalidInput(f"no table {name[:60]!r}; {hint}")
+        if name not in self._open:
+            try:
+                from deltalake import DeltaTable
+                from deltalake.exceptions import DeltaError, TableNotFoundError
+            except ModuleNotFoundError as error:
+                raise MissingExtra(f"reading the books needs {error.name}: pip install posthouse[pipeline]") from error
+            try:
+                self._open[name] = DeltaTable(f"{self.place}/{name}")
+            except TableNotFoundError:
+                self._open[name] = None
+            except (DeltaError, OSError) as error:
+                raise BadFile(f"the table {name} of {self.place} cannot be read: {_first_line(error)}") from error
+        return self._open[name]
+
+
+_HOUR = 3_600_000_000
+
+
+def _conditions(name: str, view: View, selection: Selection, types: Mapping[str, str]) -> list[str]:
+    found = []
+    for column, text in selection.equal.items():
+        _known(name, column, types)
+        found.append(f"({where.name(column)} = {where.literal(text)})")
+    if selection.since is not None or selection.until is not None:
+        if view.time not in types:
+            raise InvalidInput(f"the table {name} has no time by which to choose")
+        column = where.name(view.time)
+        is_date = types[view.time] == "date"
+        # Hours and days belong to it as soon as a part of them does.
+        if selection.since is not None:
+            since = selection.since - selection.since % _HOUR if view.time == "window" else selection.since
+            found.append(f"({column} >= {where.date(since) if is_date else where.instant(since)})")
+        if selection.until is not None:
+            until = selection.until
+            found.append(
+                f"({column} <= {where.date(until - 1)})" if is_date else f"({column} < {where.instant(until)})"
+            )
+    if selection.where.strip():
+        found.append(where.condition(selection.where, types))
+    return found
+
+
+def _known(name: str, column: str, types: Mapping[str, str]) -> None:
+    if column not in types:
+        raise InvalidInput(f"the table {name} has no column {column[:60]}; it has {', '.join(types)}")
+
+
+def _identity(finding: Row) -> tuple[Any, ...]:
+    return (*(finding[name] for name in ("kind", "node", "desk", "mailbox", "sender")), tuple(finding["offsets"] or ()))
+
+
+def _ordered(column: str) -> str:
+    return where.name(column.removeprefix("-")) + (" DESC NULLS LAST" if column.startswith("-") else " ASC NULLS FIRST")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime.datetime):
+        return value.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    if isinstance(value, datetime.date):
+        return value.isoformat()
+    if isinstance(value, list):
+        if value and isinstance(value[0], tuple):
+            # A map.
+            return {str(key): _plain(each) for key, each in value}
+        return [_plain(each) for each in value]
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    return value
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]

@@ -1,0 +1,152 @@
+"""Reading a lake: what is selected, in which order, and what is said of a lake that is not there or not whole."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.unit.pipeline.lakes import at, message, small, window, write
+
+from posthouse.errors import BadFile, InvalidInput
+from posthouse.pipeline.lake import VIEWS, Lake, Selection
+from posthouse.pipeline.schema import TABLES
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    return Lake(str(small(tmp_path_factory.mktemp("lake"))))
+
+
+def ids(lake: Lake, **selection: object) -> list[str]:
+    return [row["message_id"] for row in lake.rows("messages", Selection(**selection))]  # type: ignore[arg-type]
+
+
+def micros(minutes: float) -> int:
+    return int(at(minutes).timestamp() * 1_000_000)
+
+
+def test_every_table_has_a_view_of_columns_that_it_has() -> None:
+    assert set(VIEWS) == set(TABLES)
+    for name, view in VIEWS.items():
+        used = {*view.shown, *(column.removeprefix("-") for column in view.order), view.time} - {""}
+        assert used <= set(TABLES[name].names), name
+
+
+def test_rows_are_plain_values_in_order(lake: Lake) -> None:
+    rows = list(lake.rows("books"))
+    assert [row["window"] for row in rows] == [
+        "2026-03-01T00:00:00.000000Z",
+        "2026-03-02T00:00:00.000000Z",
+        "2026-03-02T06:00:00.000000Z",
+    ]
+    assert rows[0]["refused"] == 4
+    assert rows[0]["remainder_ids"] == []
+    assert next(iter(lake.rows("latency")))["buckets"] == {"900": 1}
+    assert next(iter(lake.rows("availability")))["day"] == "2026-03-01"
+
+
+def test_what_is_unfinished_and_new_comes_first(lake: Lake) -> None:
+    assert ids(lake, limit=10) == ["d", "c", "b", "a"]
+    assert ids(lake, limit=3) == ["d", "c", "b"]
+    assert sorted(ids(lake)) == ["a", "b", "c", "d"]
+
+
+def test_rows_are_selected_by_time_desk_kind_and_condition(lake: Lake) -> None:
+    assert ids(lake, since=micros(10), limit=9) == ["d", "c", "b"]
+    assert ids(lake, until=micros(10), limit=9) == ["a"]
+    assert ids(lake, equal={"desk": "relay"}) == ["c"]
+    assert ids(lake, equal={"kind": "invoice"}, where="outcome != delivered", limit=9) == ["d", "b"]
+    assert ids(lake, where="latency < 1ms") == ["c"]
+    assert [r["kind"] for r in lake.rows("anomalies", Selection(equal={"kind": "journal_gap"}))] == ["journal_gap"]
+
+
+def test_hours_and_days_belong_to_a_span_as_soon_as_a_part_of_them_does(lake: Lake) -> None:
+    def found(table: str, since: float, until: float) -> int:
+        return len(list(lake.rows(table, Selection(since=micros(since), until=micros(until)))))
+
+    assert found("availability", 5, 6) == 1
+    assert found("availability", -5, 0) == 0
+    assert found("availability", 60 * 24, 60 * 25) == 0
+    assert found("books", 5, 6) == 1
+    assert found("books", 60, 120) == 0
+    assert found("books", -60, 0) == 0
+
+
+def test_only_the_wanted_columns_are_read(lake: Lake) -> None:
+    (row,) = lake.rows("messages", Selection(equal={"message_id": "b"}, columns=("outcome", "error")))
+    assert row == {"outcome": "dead", "error": "no customer 4711"}
+
+
+def test_counts_and_sums(lake: Lake) -> None:
+    assert lake.count("messages") == 4
+    assert lake.count("messages", Selection(equal={"desk": "relay"})) == 1
+    assert lake.totals("messages", ["outcome"])[0] == {"outcome": "delivered", "n": 2}
+    assert lake.sums("messages", ["desk"], ["wait_idle"])[1] == {"desk": "relay", "wait_idle": 900}
+
+
+def test_a_message_comes_with_its_life_and_with_late_evidence(lake: Lake) -> None:
+    (found,) = lake.message("a")
+    assert [event["event"] for event in found["events"]] == ["posted", "leased", "delivered", "delivered"]
+    assert [lease["holder"] for lease in found["attempts_made"]] == ["worker-1"]
+    assert [finding["kind"] for finding in found["anomalies"]] == ["delivered_twice"]
+    assert lake.message("a", {"desk": "relay"}) == []
+    assert lake.message("nobody") == []
+
+
+def test_a_finding_without_a_message_is_found_by_the_id_that_it_names(lake: Lake) -> None:
+    (found,) = lake.message("question")
+    assert [finding["kind"] for finding in found["anomalies"]] == ["answered_twice"]
+
+
+def test_generations_of_an_id_come_in_order(tmp_path: Path) -> None:
+    rows = [message("x", 600, generation=2, first_offset=7, last_offset=9), message("x")]
+    write(tmp_path, "messages", rows)
+    assert [row["generation"] for row in Lake(str(tmp_path)).message("x")] == [1, 2]
+
+
+def test_mistakes_are_named(lake: Lake, tmp_path: Path) -> None:
+    for act, error, said in (
+        (lambda: lake.columns("bookss"), InvalidInput, "did you mean books?"),
+        (lambda: list(lake.rows("books", Selection(equal={"mailbox": "x"}))), InvalidInput, "has no column mailbox"),
+        (lambda: list(lake.rows("books", Selection(columns=("when",)))), InvalidInput, "has no column when"),
+        (lambda: list(lake.rows("replays", Selection(since=1))), InvalidInput, "no time"),
+        (lambda: lake.columns("segments"), BadFile, "has no table segments yet; it has books"),
+        (lambda: Lake(str(tmp_path / "none")).columns("books"), BadFile, "there are no books in"),
+    ):
+        with pytest.raises(error) as raised:
+            act()
+        assert said in str(raised.value)
+
+
+def test_a_damaged_table_is_a_clear_error(tmp_path: Path) -> None:
+    write(tmp_path, "books", [window(0, posted=1, open=1)])
+    (file,) = (tmp_path / "books").glob("*.parquet")
+    file.write_bytes(file.read_bytes()[:100])
+    with pytest.raises(BadFile, match=r"the table books of .* cannot be read"):
+        list(Lake(str(tmp_path)).rows("books"))
+    for log in (tmp_path / "books" / "_delta_log").glob("*.json"):
+        log.write_text("{")
+    with pytest.raises(BadFile, match=r"the table books of .* cannot be read"):
+        Lake(str(tmp_path)).columns("books")
+
+
+def test_an_answer_sees_what_was_written_before_it(tmp_path: Path) -> None:
+    write(tmp_path, "books", [window(0, posted=1, open=1)])
+    before = Lake(str(tmp_path))
+    assert before.version("books") == 0
+    write(tmp_path, "books", [window(1, posted=1, open=1)])
+    assert len(list(before.rows("books"))) == 1
+    assert len(list(Lake(str(tmp_path)).rows("books"))) == 2
+
+
+def test_reading_starts_no_spark() -> None:
+    """Neither Spark nor pandas is loaded: that is most of why it is fast."""
+    code = (
+        "import sys, posthouse.cli.books_read, posthouse.pipeline.report;"
+        "from posthouse.pipeline.lake import Lake; Lake('/nowhere').tables();"
+        "print(sorted({'pyspark', 'py4j', 'pandas', 'pyarrow.dataset'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

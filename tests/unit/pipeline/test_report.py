@@ -1,0 +1,108 @@
+"""The report: one page that needs nothing else and shows foreign text as text."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+from tests.unit.pipeline.lakes import at, finding, message, small, window, write
+
+from posthouse.pipeline.lake import Lake
+from posthouse.pipeline.report import page
+
+NOW = datetime.datetime(2026, 3, 4, tzinfo=datetime.UTC)
+VOID = {"meta", "rect", "line", "circle", "polyline"}
+
+
+class Balance(HTMLParser):
+    """Whether every element is closed, and which there are."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.seen: set[str] = set()
+        self._open: list[str] = []
+        self.feed(text)
+        assert not self._open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.add(tag)
+        assert not {name for name, _ in attrs} & {"src", "href", "onload", "onclick"}
+        if tag != "meta":
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.add(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+
+def test_a_report_shows_every_table_and_needs_nothing_else(tmp_path: Path) -> None:
+    text = page(Lake(str(small(tmp_path))), now=NOW)
+    seen = Balance(text).seen
+    assert {"svg", "table", "rect", "polyline"} <= seen
+    assert not seen & {"script", "link", "img", "iframe", "object"}
+    assert not re.search(r"https?://|url\(|@import", text)
+    for heading in (
+        "What became of messages",
+        "By desk and kind",
+        "Findings",
+        "Latency",
+        "What they waited for",
+        "Depth",
+        "Availability",
+        "Dead letters",
+        "Outages",
+        "Other policies, replayed",
+    ):
+        assert f"<h2>{heading}</h2>" in text
+    assert "delivered_twice" in text
+    assert "no customer #" in text
+    assert "prefers-color-scheme:dark" in text
+
+
+def test_the_verdict_follows_the_books(tmp_path: Path) -> None:
+    write(tmp_path / "good", "books", [window(0, posted=2, delivered=2)])
+    assert "Nothing was found." in page(Lake(str(tmp_path / "good")), now=NOW)
+    write(tmp_path / "warn", "books", [window(0, posted=2, delivered=2)])
+    write(tmp_path / "warn", "anomalies", [finding("lost", "x", [1])])
+    assert "There are 1 findings" in page(Lake(str(tmp_path / "warn")), now=NOW)
+    write(tmp_path / "bad", "books", [window(0, posted=2, delivered=2, remainder=1)])
+    assert "do not close" in page(Lake(str(tmp_path / "bad")), now=NOW)
+
+
+def test_a_report_of_nothing_is_a_report(tmp_path: Path) -> None:
+    write(tmp_path, "books", [])
+    Balance(page(Lake(str(tmp_path)), now=NOW))
+
+
+def test_a_report_can_be_of_a_desk_and_a_span(tmp_path: Path) -> None:
+    text = page(
+        Lake(str(small(tmp_path))),
+        now=NOW,
+        since=int(at(60 * 24).timestamp() * 1_000_000),
+        until=int(at(60 * 25).timestamp() * 1_000_000),
+        desk="relay",
+    )
+    assert "desk relay, from 2026-03-02 00:00 UTC, until 2026-03-02 01:00 UTC" in text
+    assert "invoice" not in text
+
+
+def test_years_of_hours_fit_into_a_plot(tmp_path: Path) -> None:
+    write(tmp_path, "books", [window(hour, posted=1, delivered=1) for hour in range(0, 24 * 800, 24)])
+    assert page(Lake(str(tmp_path)), now=NOW).count("<rect") < 130
+
+
+def test_foreign_text_does_nothing(tmp_path: Path) -> None:
+    evil = '<script>alert("1")</script>\u202e\x1b[31m&amp;'
+    write(tmp_path, "books", [window(0, posted=1, dead=1, desk=evil, kind=evil)])
+    write(tmp_path, "messages", [message(evil, desk=evil)])
+    write(tmp_path, "anomalies", [finding("lost", evil, [1], desk=evil, mailbox=evil, detail=evil)])
+    deadletter = {"desk": evil, "error": evil, "count": 1, "first_at": at(0), "last_at": at(0), "redriven": 0}
+    write(tmp_path, "deadletters", [deadletter])
+    text = page(Lake(str(tmp_path)), now=NOW)
+    assert "script" not in Balance(text).seen
+    assert "\x1b" not in text
+    assert "\u202e" not in text
