@@ -32,6 +32,7 @@ class Kind(enum.StrEnum):
     """What a setting holds; the words stand in the reference."""
 
     PATH = "path"
+    PLACE = "path or URL"
     TEXT = "text"
     WHOLE = "whole number"
     NUMBER = "number"
@@ -127,6 +128,35 @@ SETTINGS: tuple[Setting, ...] = (
         600.0,
         "How long events may wait for a full segment (50 000 of them) before a small one is written.",
         most=86_400,
+    ),
+    Setting(
+        "books.enabled",
+        Kind.SWITCH,
+        True,
+        "Whether `posthouse up` keeps the books, in a process of its own.",
+    ),
+    Setting("books.lake", Kind.PLACE, ".posthouse/lake", "The folder or URL of the books' tables."),
+    Setting(
+        "books.every_s",
+        Kind.SECONDS,
+        300.0,
+        "How often a running server brings the books up to date; 0 leaves it to `posthouse books run`.",
+        most=86_400,
+    ),
+    Setting(
+        "books.memory_mb",
+        Kind.WHOLE,
+        1_024,
+        "The heap of that process's Java, in MiB; about 300 MiB more are used beside it.",
+        least=512,
+        most=1_048_576,
+    ),
+    Setting(
+        "books.master",
+        Kind.TEXT,
+        "local[1]",
+        "Where that process computes: `local[N]` for N cores here, or a cluster's URL (`spark://…`, `k8s://…`, `sc://…`).",
+        pattern=r"[\x21-\x7e]{1,500}",
     ),
     Setting(
         "engine.sweep_s",
@@ -315,6 +345,7 @@ SETTINGS: tuple[Setting, ...] = (
         choices=("debug", "info", "warning", "error"),
     ),
 )
+_PLACES = (Kind.PATH, Kind.PLACE)
 _BY_NAME = {s.name: s for s in SETTINGS}
 _BY_VARIABLE = {s.variable: s for s in SETTINGS}
 _SECTIONS = sorted({s.name.partition(".")[0] for s in SETTINGS} | {"desk"})
@@ -583,7 +614,7 @@ def _explained(name: str, value: Plain | None) -> Plain | None:
 
 def _derive(values: dict[str, Value], base: Path) -> None:
     for name, value in list(values.items()):
-        if value.source is Source.DEFAULT and _BY_NAME[name].kind is Kind.PATH and value.value is not None:
+        if value.source is Source.DEFAULT and _BY_NAME[name].kind in _PLACES and value.value is not None:
             values[name] = value._replace(value=str(base / str(value.value)))
     if values["control.path"].value is None:
         values["control.path"] = Value(f"{values['store.path'].value}.sock", Source.DEFAULT, "")
@@ -633,7 +664,7 @@ def _checked(setting: Setting, raw: object, where: str, folder: Path) -> Plain:
         raise wrong(f"one of {', '.join(setting.choices)}{hint}")
     if setting.pattern and not re.fullmatch(setting.pattern, raw):
         raise wrong(f"of the form {setting.pattern}")
-    if setting.kind is Kind.PATH:
+    if setting.kind is Kind.PATH or (setting.kind is Kind.PLACE and "://" not in raw):
         return str(folder / Path(raw).expanduser())
     return raw
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from ..config import Given
 from . import option, up
 from .option import pass_session
 from .root import Group
@@ -32,6 +33,7 @@ def relay(
     if context.invoked_subcommand is not None:
         return
     session.set("relay.enabled", "true", "posthouse relay")
+    session.flags.setdefault("books.enabled", Given("false", "posthouse relay"))
     up.serve(
         session,
         relay_port=relay_port,

