@@ -154,8 +154,9 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "books.master",
         Kind.TEXT,
-        "local[1]",
-        "Where that process computes: `local[N]` for N cores here, or a cluster's URL (`spark://…`, `k8s://…`, `sc://…`).",
+        None,
+        "Where the books are computed: `local[N]` for N cores here, or a cluster's URL (`spark://…`, `k8s://…`, `sc://…`).",
+        derived="one core beside a server, every core for `posthouse books run`",
         pattern=r"[\x21-\x7e]{1,500}",
     ),
     Setting(

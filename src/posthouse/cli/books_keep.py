@@ -71,7 +71,7 @@ class Keeper:
         self._settings = {
             "journal": str(self._journal),
             "lake": config.text("books.lake"),
-            "master": config.text("books.master"),
+            "master": config.text_or_none("books.master") or "local[1]",
             "memory_mb": config.whole("books.memory_mb"),
         }
         self._environment = environment
