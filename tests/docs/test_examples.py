@@ -9,6 +9,7 @@ import pytest
 from tests.docs.page import ROOT, Runner
 from tests.interop.bolt import HOST, kept_file
 from tests.relay.harness import Relay
+from tests.unit.pipeline.lakes import two_days
 
 from posthouse.agent.identity import Identity
 from posthouse.config import load
@@ -90,6 +91,13 @@ def test_what_the_agents_guide_shows_is_what_happens(folder: Path, monkeypatch: 
         relay.stop()
     assert runner.commands >= 9
     assert runner.scripts >= 1
+
+
+def test_what_the_guide_to_the_books_shows_is_what_happens(folder: Path) -> None:
+    lake = {"a lake of two days": lambda: two_days(folder / ".posthouse/lake")}
+    runner = Runner(ROOT / "docs/guides/books.md", lake)
+    runner.run()
+    assert runner.commands >= 7
 
 
 def test_a_page_that_shows_something_else_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

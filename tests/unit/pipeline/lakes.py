@@ -244,3 +244,39 @@ def small(folder: Path) -> Path:
         ],
     )  # fmt: skip
     return lake
+
+
+def two_days(lake: Path) -> None:
+    """The lake of the guide."""
+    write(
+        lake,
+        "messages",
+        [
+            message("invoice-7"),
+            message(
+                "invoice-8", 10, outcome="dead", reason="rejected", error="no customer 4711", attempts=3, latency=None
+            ),
+            message("hello-1", 60 * 24, desk="relay", mailbox="bob", kind="text", live=True, latency=900),
+            message("invoice-9", 60 * 30, part="open", outcome="open", finished_at=None, latency=None),
+        ],
+    )
+    write(
+        lake,
+        "events",
+        [
+            event(1, "posted", "invoice-7", 0),
+            event(2, "leased", "invoice-7", 1, attempt=1, holder="worker-1"),
+            event(3, "delivered", "invoice-7", 2, attempt=1, holder="worker-1"),
+            event(4, "delivered", "invoice-7", 3, attempt=1, holder="worker-2"),
+        ],
+    )
+    write(lake, "anomalies", [finding("delivered_twice", "invoice-7", [3, 4])])
+    write(
+        lake,
+        "books",
+        [
+            window(0, posted=2, delivered=1, dead=1, refused=4),
+            window(24, desk="relay", kind="text", posted=1, delivered=1),
+            window(30, posted=1, open=1),
+        ],
+    )
