@@ -27,6 +27,7 @@ COMMANDS: dict[str, str] = {
     "message": "Single messages: show, history, post, cancel, set aside.",
     "dead": "Dead letters: grouped by error, shown, redriven, purged.",
     "journal": "The journal: export it, verify it, watch it.",
+    "books": "The books: was every message delivered, and if not, why; computed on Spark from the journal.",
     "snapshot": "Snapshots: copy a working store, make a store from a copy.",
     "import": "Take over what another program kept: the queue of a Pinch relay.",
     "doctor": "Check the store, its journal, disk, clock, permissions and socket.",

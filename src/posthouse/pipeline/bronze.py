@@ -346,7 +346,7 @@ def lines(batch: Any) -> Iterable[Any]:
             columns.append(values.cast(text))
     columns = [pc.fill_null(values, "null") if values.null_count else values for values in columns]
     joined = pc.binary_join_element_wise(*columns, pa.scalar(",", text))
-    whole = pc.binary_join_element_wise("[", joined, "]\n", pa.scalar("", text))
+    whole = pc.binary_join_element_wise(pa.scalar("[", text), joined, pa.scalar("]\n", text), pa.scalar("", text))
     _, ends, data = whole.buffers()
     bounds = np.frombuffer(ends, np.int64)
     yield memoryview(data)[bounds[whole.offset] : bounds[whole.offset + len(whole)]]
@@ -362,7 +362,8 @@ def _quoted(values: Any) -> Any:
     if pc.any(hard).as_py():
         plain = [None if value is None else orjson.dumps(value).decode() for value in values.to_pylist()]
         return pa.array(plain, text)
-    return pc.binary_join_element_wise('"', values, '"', pa.scalar("", text))
+    quote = pa.scalar('"', text)
+    return pc.binary_join_element_wise(quote, values, quote, pa.scalar("", text))
 
 
 # ── Ranges ───────────────────────────────────────────────────────────────────────────────────────

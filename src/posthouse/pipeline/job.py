@@ -1,0 +1,574 @@
+"""The job: takes new segments into the lake, batch by batch, each exactly once.
+
+In: a journal, a lake, a Spark session. Out: the lake's tables. All reading and writing of tables is in here.
+
+A batch goes through stages: planned → events → messages → attempts → anomalies → partials → carried → segments →
+committed, and at the end of a run the derived tables. Every write carries the batch's number (Delta's txnAppId and
+txnVersion), so doing a batch again after a kill at any stage writes only what is missing; what the batch starts from
+is read at the versions that its plan recorded.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InvalidInput, StoreCorrupt
+from . import bronze, ledger, schema
+from .bronze import REJECTED, File, Journal, Segment
+from .ledger import APPEND, REBUILD, RECOMPUTE, Ledger, Plan, State
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+APP_ID = "posthouse-books"
+BATCH_EVENTS = 25_000_000
+"""Events of one batch, unless a segment alone has more."""
+STRAYS_MAX = 50_000
+"""Finished messages that one batch may change one by one; beyond that all is computed anew."""
+FILES = "files"
+"""The part of the anomalies that speaks of files; each batch replaces it."""
+
+KEY = ("node", "desk", "mailbox", "sender", "message_id")
+SILVER = ("messages", "attempts", "anomalies", "partials", "carried")
+GOLD = ("books", "latency", "depth", "availability", "deadletters", "outages")
+STATE_TABLES = ("events", *SILVER, "segments")
+STAGES = ("planned", "events", *SILVER, "segments", "committed", *GOLD, "done")
+
+Report = Callable[[int, int | None, str], None]
+"""Called with the events done, those to do and what is being done."""
+
+
+def _no_report(done: int, total: int | None, doing: str) -> None:
+    pass
+
+
+def _no_stage(stage: str) -> None:
+    pass
+
+
+@dataclass
+class Result:
+    """What a run did."""
+
+    batches: int = 0
+    segments: int = 0
+    events: int = 0
+    late: bool = False
+    """Something came behind later events of its node, so that rows were computed anew."""
+    rejected: list[tuple[str, str]] = field(default_factory=list)
+    """Files that were not taken in, and why."""
+    findings: list[bronze.Finding] = field(default_factory=list)
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "batches": self.batches,
+            "segments": self.segments,
+            "events": self.events,
+            "late": self.late,
+            "rejected": [{"file": name, "reason": reason} for name, reason in self.rejected],
+            "findings": [
+                {"kind": each.kind, "node": each.node, "offsets": list(each.offsets), "detail": each.detail}
+                for each in self.findings
+            ],
+        }
+
+
+class Job:
+    """The books of one lake. ``session`` is called when Spark is needed, and only then."""
+
+    def __init__(
+        self,
+        lake: str,
+        session: Callable[[], SparkSession],
+        *,
+        report: Report = _no_report,
+        stage: Callable[[str], None] = _no_stage,
+        batch_events: int = BATCH_EVENTS,
+    ) -> None:
+        self.ledger = Ledger(lake)
+        self._session = functools.cache(session)
+        self._report = report
+        self._stage = stage
+        self._batch_events = batch_events
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session; started at the first use."""
+        return self._session()
+
+    # Commands
+
+    def run(self, journal: str, *, rebuild: bool = False) -> Result:
+        """Take in all that is new, and bring the derived tables up to date."""
+        with self.ledger.alone("rebuild" if rebuild else "run"):
+            return self._run(Journal(journal), rebuild)
+
+    def compact(self, *, retain_h: float | None = None) -> dict[str, dict[str, int]]:
+        """Join small files; with ``retain_h``, also remove files that no version of the last hours needs."""
+        with self.ledger.alone("compact"):
+            self._refuse_unfinished("compact")
+            done = {}
+            for name in self._tables():
+                done[name] = self._optimize(name)
+                if retain_h is not None:
+                    self._vacuum(name, retain_h)
+            return done
+
+    def forget(self, mailbox: str, journal: str | None) -> dict[str, Any]:
+        """Erase a mailbox's rows from every table and its files, for now and after every rebuild."""
+        if not mailbox:
+            raise InvalidInput("which mailbox? its name is empty")
+        with self.ledger.alone("forget"):
+            self._refuse_unfinished("forget")
+            state = self.ledger.state()
+            erased = 0
+            if self.ledger.has("events"):
+                from pyspark.sql import functions as F
+
+                erased = self._load("events").where(F.col("mailbox") == mailbox).count()
+            after = replace(state, forgotten=tuple(sorted({*state.forgotten, mailbox})))
+            if state.batch:
+                self._carry_out(self._planned(RECOMPUTE, (), replace(after, batch=state.batch + 1)), None)
+                self._derive()
+                for name in self._tables():
+                    self._vacuum(name, 0)
+            else:
+                self.ledger.commit(after)
+            held = self._held_by_segments(Journal(journal), mailbox) if journal else []
+        return {"mailbox": mailbox, "events_erased": erased, "segments": held}
+
+    def verify(self, journal: str | None) -> list[tuple[str, str, str]]:
+        """Check the journal's files against the record, and the tables against it and each other."""
+        with self.ledger.alone("verify"):
+            found = list(self._verify_files(Journal(journal))) if journal else []
+            return found + list(self._verify_tables())
+
+    # A run
+
+    def _run(self, journal: Journal, rebuild: bool) -> Result:
+        result = Result()
+        state = self.ledger.state()
+        plan = self.ledger.plan()
+        if plan is not None and plan.batch > state.batch and not rebuild:
+            # Begun and not committed: the same batch again, from the same versions.
+            self._carry_out(plan, journal)
+            result.batches += 1
+            state = plan.after
+        if state.batch == 0 and not rebuild and self.ledger.has("events"):
+            raise StoreCorrupt(f"the lake {self.ledger.place} has tables and no record of them: rebuild it")
+        if rebuild:
+            # Numbers go on: a table never takes a batch of the same number twice.
+            reached = max(state.batch, plan.batch if plan else 0, *map(self._transaction, STATE_TABLES))
+            state = State(batch=reached, forgotten=state.forgotten)
+        known = {(segment.node, segment.name) for segment in state.segments}
+        listing = journal.listing()
+        looked = self._examine(journal, [file for file in listing.files if (file.node, file.name) not in known])
+        rejected = tuple(segment for segment in looked if segment.state == REJECTED)
+        sound = [segment for segment in looked if segment.state != REJECTED]
+        state = replace(state, rejected=rejected, foreign=tuple(listing.foreign))
+        total, done = sum(segment.events for segment in sound), 0
+        mode = REBUILD if rebuild else APPEND
+        said = self.ledger.state()
+        changed = (state.rejected, state.foreign) != (said.rejected, said.foreign)
+        for piece in self._cut(sound, state) or ([()] if changed or rebuild else []):
+            self._report(done, total, "taking in")
+            after = replace(state, batch=state.batch + 1, segments=tuple(sorted((*state.segments, *piece))))
+            late = mode == APPEND and _is_late(piece, state.known())
+            self._carry_out(self._planned(RECOMPUTE if late else mode, piece, after), journal)
+            done += sum(segment.events for segment in piece)
+            result.batches += 1
+            result.segments += len(piece)
+            result.late |= late
+            state, mode = after, APPEND
+        result.events = done
+        self._report(done, total, "summing up")
+        self._derive()
+        result.rejected = [(f"node={s.node}/{s.name}", s.faults[0]) for s in state.rejected]
+        result.findings = state.findings()
+        return result
+
+    def _examine(self, journal: Journal, files: Sequence[File]) -> list[Segment]:
+        """Look at every new file; pyarrow reads without Python's lock, so threads help."""
+        found: list[Segment] = []
+        with ThreadPoolExecutor(max_workers=2) as pool:
+            for segment in pool.map(functools.partial(bronze.examine, journal), files):
+                found.append(segment)
+                self._report(len(found), len(files), "checking segments")
+        return found
+
+    def _cut(self, segments: Sequence[Segment], state: State) -> list[tuple[Segment, ...]]:
+        """New segments as batches: rising offsets for each node, and no offset twice in one batch."""
+        pieces: list[list[Segment]] = []
+        size, ends = 0, {node: ranges[-1][1] for node, ranges in state.known().items()}
+        # By their place in their node, so that nodes advance together.
+        for segment in sorted(segments, key=lambda s: (s.ranges[0][0], s.node, s.name)):
+            behind = segment.ranges[0][0] <= ends.get(segment.node, 0)
+            if not pieces or size + segment.events > self._batch_events or (behind and pieces[-1]):
+                pieces.append([])
+                size = 0
+            pieces[-1].append(segment)
+            size += segment.events
+            ends[segment.node] = max(ends.get(segment.node, 0), segment.ranges[-1][1])
+        return [tuple(piece) for piece in pieces]
+
+    def _planned(self, mode: str, new: Sequence[Segment], after: State) -> Plan:
+        versions = {name: self._version(name) for name in STATE_TABLES if self.ledger.has(name)}
+        plan = Plan(after.batch, mode, tuple(new), after, versions)
+        self.ledger.begin(plan)
+        self._stage("planned")
+        return plan
+
+    # A batch
+
+    def _carry_out(self, plan: Plan, journal: Journal | None) -> None:
+        """Write a batch into all tables and commit it; what is there already is skipped."""
+        from pyspark.sql import functions as F
+
+        from . import transforms
+
+        if plan.new and journal is None:
+            raise InvalidInput(f"the lake {self.ledger.place} has an unfinished batch: run it first")
+        before = replace(plan.after, segments=tuple(set(plan.after.segments) - set(plan.new)))
+        new = self._new_events(plan, journal, before.known())
+        new = new.persist()
+        self._write_events(plan, new)
+        whole = plan.mode != APPEND
+        held: DataFrame | None = None
+        if plan.mode == RECOMPUTE:
+            kept = self._unforgotten(self._load("events", plan).drop("day", "batch"), plan.after)
+            batch = transforms.advance(kept.unionByName(new))
+        elif plan.mode == REBUILD or "carried" not in plan.versions:
+            batch = transforms.advance(new)
+        else:
+            carried = self._load("carried", plan).drop("batch")
+            strays = transforms.strays(new, carried)
+            ids = [row[0] for row in strays.select("message_id").distinct().limit(STRAYS_MAX + 1).collect()]
+            closed = self._load("messages", plan).where(F.col("part") != schema.OPEN)
+            recalled = None
+            if ids:
+                found = closed.where(F.col("message_id").isin(ids)).join(strays, on=list(KEY), how="left_semi")
+                rows = found.collect()
+                if rows:
+                    held = self.spark.createDataFrame(rows, closed.schema).persist()
+                    recalled = (
+                        self._load("events", plan)
+                        .drop("day", "batch")
+                        .where(F.col("message_id").isin(sorted({row["message_id"] for row in rows})))
+                        .join(held.select(*KEY).distinct(), on=list(KEY), how="left_semi")
+                    )
+            causes = transforms.causes(new)
+            answered = closed.join(F.broadcast(causes), on=["node", "desk", "cause_id"], how="left_semi")
+            batch = transforms.advance(new, carried, recalled, held, answered)
+        tables = {name: getattr(batch, name) for name in SILVER}
+        tables["anomalies"] = tables["anomalies"].unionByName(
+            self._file_anomalies(plan.after, tables["anomalies"].schema), allowMissingColumns=True
+        )
+        for name in SILVER:
+            if held is not None and name in ("messages", "attempts", "anomalies"):
+                self._withdraw(name, held, tables[name], plan.batch)
+            self._write(name, tables[name], plan.batch, whole=whole or name == "carried" or name not in plan.versions)
+            self._stage(name)
+        self._write("segments", self._segment_rows(plan.after), plan.batch, whole=True)
+        self._stage("segments")
+        self.ledger.commit(plan.after)
+        self._stage("committed")
+        new.unpersist()
+        if held is not None:
+            held.unpersist()
+
+    def _new_events(self, plan: Plan, journal: Journal | None, known: Mapping[str, bronze.Ranges]) -> DataFrame:
+        urls = [journal.url(segment.node, segment.name) for segment in plan.new] if journal else []
+        ranges: dict[str, list[tuple[int, int]]] = {}
+        for segment in plan.new:
+            ranges.setdefault(segment.node, []).extend(segment.ranges)
+        return self._unforgotten(bronze.events(self.spark, urls, known, ranges), plan.after)
+
+    def _unforgotten(self, events: DataFrame, state: State) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        return events.where(~F.col("mailbox").isin(list(state.forgotten))) if state.forgotten else events
+
+    def _write_events(self, plan: Plan, new: DataFrame) -> None:
+        from pyspark.sql import functions as F
+
+        rows = new.withColumn("day", F.to_date("at"))
+        forgets = plan.mode == RECOMPUTE and not plan.new
+        if forgets:
+            rows = self._unforgotten(self._load("events", plan).drop("batch"), plan.after)
+        whole = plan.mode == REBUILD or forgets or "events" not in plan.versions
+        self._write("events", rows, plan.batch, whole=whole, append=not whole)
+        self._stage("events")
+
+    def _file_anomalies(self, state: State, like: Any) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        rows = [(FILES, f.kind, f.node, "", "", "", "", list(f.offsets), f.detail) for f in state.findings()]
+        ddl = (
+            "part string, kind string, node string, desk string, mailbox string, sender string, message_id string,"
+            " offsets array<bigint>, detail string"
+        )
+        found = self.spark.createDataFrame(rows, ddl)
+        for column in like.fields:
+            if column.name not in found.columns:
+                found = found.withColumn(column.name, F.lit(None).cast(column.dataType))
+        return found
+
+    def _segment_rows(self, state: State) -> DataFrame:
+        rows = [
+            (
+                s.node,
+                s.name,
+                s.first,
+                s.last,
+                s.events,
+                [offset for pair in s.ranges for offset in pair],
+                s.prev,
+                s.chain,
+                s.first_at,
+                s.last_at,
+                s.state,
+                [*s.faults, *([s.broken] if s.broken else [])],
+                s.size_bytes,
+            )
+            for s in sorted((*state.segments, *state.rejected))
+        ]
+        ddl = (
+            "node string, name string, first bigint, last bigint, events bigint, ranges array<bigint>, prev string,"
+            " chain string, first_at bigint, last_at bigint, state string, faults array<string>, size_bytes bigint"
+        )
+        return self.spark.createDataFrame(rows, ddl).selectExpr(
+            *(
+                f"timestamp_micros({name}) AS {name}" if name.endswith("_at") else name
+                for name in schema.SEGMENTS.names
+                if name != "batch"
+            )
+        )
+
+    def _withdraw(self, name: str, held: DataFrame, rows: DataFrame, batch: int) -> None:
+        """Take out the finished rows that come again. Done twice it finds nothing: those of the batch stay."""
+        on = [*KEY, "kind"] if name == "anomalies" else list(KEY)
+        keys = held.select(*KEY).distinct()
+        if name == "anomalies":
+            keys = rows.join(keys, on=list(KEY), how="left_semi").select(*on).distinct()
+        keys.createOrReplaceTempView("posthouse_again")
+        same = " AND ".join(f"t.{column} = s.{column}" for column in on)
+        self.spark.sql(
+            f"MERGE INTO {self._named(name)} t USING posthouse_again s"
+            f" ON {same} AND t.batch < {batch} AND t.part <> '{schema.OPEN}' WHEN MATCHED THEN DELETE"
+        ).collect()
+
+    # Derived tables
+
+    def _derive(self) -> None:
+        """Make the derived tables from the summed partials, where they are behind."""
+        from pyspark.sql import functions as F
+
+        from . import transforms
+
+        state = self.ledger.state()
+        if state.gold == state.batch or not state.batch:
+            self._stage("done")
+            return
+        partials = self._load("partials").drop("batch")
+        for name in GOLD:
+            rows = getattr(transforms, name)(partials)
+            if name == "books":
+                rows = self._revised_books(rows)
+            self._write(name, rows, state.batch, whole=True, stamped=False)
+            self._stage(name)
+        open_sums = self._load("books").where(
+            F.col("posted")
+            != F.col("delivered")
+            + F.col("dead")
+            + F.col("expired")
+            + F.col("cancelled")
+            + F.col("uncertain")
+            + F.col("open")
+        )
+        wrong = open_sums.limit(1).collect()
+        if wrong:
+            raise StoreCorrupt(f"the books do not close in {wrong[0]['window']} {wrong[0]['desk']} {wrong[0]['kind']}")
+        self.ledger.commit(replace(state, gold=state.batch))
+        self._stage("done")
+
+    def _revised_books(self, rows: DataFrame) -> DataFrame:
+        """With the revision: one more for each change of a window that had nothing open."""
+        from pyspark.sql import functions as F
+
+        rows = rows.drop("revision")
+        if not self.ledger.has("books"):
+            return rows.withColumn("revision", F.lit(1))
+        old = self._load("books")
+        values = [name for name in rows.columns if name not in ("window", "desk", "kind")]
+        known = old.select(
+            "window", "desk", "kind", "revision", F.col("open").alias("open_before"),
+            F.to_json(F.struct(*values)).alias("before"),
+        )  # fmt: skip
+        changed = (F.col("open_before") == 0) & (F.to_json(F.struct(*values)) != F.col("before"))
+        revision = F.coalesce("revision", F.lit(1)) + F.when(changed, 1).otherwise(0)
+        joined = rows.join(known, on=["window", "desk", "kind"], how="left")
+        return joined.select(*rows.columns, revision.cast("int").alias("revision"))
+
+    # Tables
+
+    def _named(self, name: str) -> str:
+        return f"delta.`{self.ledger.table(name)}`"
+
+    def _load(self, name: str, plan: Plan | None = None) -> DataFrame:
+        reader = self.spark.read.format("delta")
+        if plan is not None:
+            reader = reader.option("versionAsOf", plan.versions[name])
+        return reader.load(self.ledger.table(name))
+
+    def _write(
+        self, name: str, rows: DataFrame, batch: int, *, whole: bool, append: bool = False, stamped: bool = True
+    ) -> None:
+        """Write a table's share of a batch, once: a batch that the table has is skipped by Delta."""
+        from pyspark.sql import functions as F
+
+        if stamped:
+            rows = rows.withColumn("batch", F.lit(batch).cast("bigint"))
+        writer = (
+            rows.write.format("delta")
+            .mode("append" if append else "overwrite")
+            .option("txnAppId", APP_ID)
+            .option("txnVersion", batch)
+            .option("partitionOverwriteMode", "static")
+        )
+        parted = "day" if name == "events" else "part" if "part" in rows.columns and name != "carried" else None
+        if parted:
+            writer = writer.partitionBy(parted)
+        if whole:
+            writer = writer.option("overwriteSchema", "true")
+            if name in ("messages", "attempts", "anomalies"):
+                writer = writer.option("delta.enableDeletionVectors", "true")
+        elif not append:
+            parts = f"part IN ('{schema.OPEN}', '{FILES}')" if name == "anomalies" else f"part = '{schema.OPEN}'"
+            writer = writer.option("replaceWhere", parts)
+        writer.save(self.ledger.table(name))
+
+    def _tables(self) -> list[str]:
+        return [name for name in (*STATE_TABLES, *GOLD, "replays") if self.ledger.has(name)]
+
+    def _version(self, name: str) -> int:
+        from deltalake import DeltaTable
+
+        return int(DeltaTable(self.ledger.table(name)).version())
+
+    def _transaction(self, name: str) -> int:
+        """The last batch that a table has."""
+        from deltalake import DeltaTable
+
+        if not self.ledger.has(name):
+            return 0
+        return int(DeltaTable(self.ledger.table(name)).transaction_version(APP_ID) or 0)
+
+    def _optimize(self, name: str) -> dict[str, int]:
+        row = self.spark.sql(f"OPTIMIZE {self._named(name)}").collect()[0]
+        metrics = row["metrics"]
+        return {"files_added": metrics["numFilesAdded"], "files_removed": metrics["numFilesRemoved"]}
+
+    def _vacuum(self, name: str, retain_h: float) -> None:
+        self.spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+        self.spark.sql(f"VACUUM {self._named(name)} RETAIN {retain_h:g} HOURS").collect()
+
+    def _refuse_unfinished(self, doing: str) -> None:
+        plan = self.ledger.plan()
+        if plan is not None and plan.batch > self.ledger.state().batch:
+            raise InvalidInput(f"a run of the lake {self.ledger.place} was interrupted: run it before you {doing}")
+
+    # Checks
+
+    def _held_by_segments(self, journal: Journal, mailbox: str) -> list[dict[str, Any]]:
+        """The segments that still hold rows of a mailbox."""
+        import pyarrow.compute as pc
+        import pyarrow.parquet as pq
+
+        found = []
+        for file in journal.listing().files:
+            try:
+                with journal.open(file) as source:
+                    column = pq.read_table(source, columns=["mailbox"]).column("mailbox")
+            except (OSError, ValueError, KeyError):
+                continue
+            rows = pc.sum(pc.equal(column, mailbox)).as_py() or 0
+            if rows:
+                found.append({"segment": f"node={file.node}/{file.name}", "events": rows})
+        return found
+
+    def _verify_files(self, journal: Journal) -> Iterator[tuple[str, str, str]]:
+        state = self.ledger.state()
+        listing = journal.listing()
+        known = {(segment.node, segment.name): segment for segment in state.segments}
+        looked = self._examine(journal, listing.files)
+        for finding in bronze.findings(looked, listing.foreign):
+            yield finding.kind, f"node {finding.node}" if finding.node else journal.place, finding.detail
+        for segment in looked:
+            before = known.pop((segment.node, segment.name), None)
+            if before is not None and (before.chain, before.ranges) != (segment.chain, segment.ranges):
+                yield "altered", f"node={segment.node}/{segment.name}", "it is not the file that was taken in"
+        for node, name in known:
+            yield "missing", f"node={node}/{name}", "it was taken in and is not there any more"
+
+    def _verify_tables(self) -> Iterator[tuple[str, str, str]]:
+        from pyspark.sql import functions as F
+
+        state = self.ledger.state()
+        if not state.batch:
+            return
+        plan = self.ledger.plan()
+        if plan is not None and plan.batch > state.batch:
+            yield "unfinished", "lake", f"batch {plan.batch} was begun and not committed: run the books"
+            return
+        events = self._load("events")
+        counted = {
+            row["node"]: (row["n"], row["d"])
+            for row in events.groupBy("node")
+            .agg(F.count("*").alias("n"), F.countDistinct("offset").alias("d"))
+            .collect()
+        }
+        for node, ranges in state.known().items():
+            rows, distinct = counted.pop(node, (0, 0))
+            wanted = bronze.count(ranges)
+            if rows != distinct:
+                yield "twice", f"events of {node}", f"{rows - distinct} offsets are there more than once"
+            if distinct != wanted and not state.forgotten:
+                yield "missing", f"events of {node}", f"there are {distinct} events, and the segments hold {wanted}"
+        for node in counted:
+            yield "foreign", f"events of {node}", "no segment of this node was taken in"
+        messages = self._load("messages")
+        unique = messages.groupBy(*KEY, "generation").count().where("count > 1").limit(1).collect()
+        if unique:
+            yield "twice", "messages", f"{unique[0]['message_id']} is there {unique[0]['count']} times"
+        leases = events.where("event = 'leased'").count()
+        attempts = self._load("attempts").count()
+        if leases != attempts:
+            yield "mismatch", "attempts", f"there are {attempts} attempts and {leases} leases"
+        wanted_posts = messages.where("posted_at IS NOT NULL").count()
+        posted = self._load("books").agg(F.sum("posted")).collect()[0][0] or 0
+        if posted != wanted_posts:
+            yield "mismatch", "books", f"they count {posted} posts, and there are {wanted_posts} messages posted"
+        posts = events.where("event = 'posted'").count()
+        if posts != wanted_posts:
+            yield "mismatch", "messages", f"there are {wanted_posts} messages posted and {posts} posts"
+
+
+def _is_late(piece: Iterable[Segment], known: Mapping[str, bronze.Ranges]) -> bool:
+    """Whether these hold new offsets below what is in the lake of their node."""
+    for segment in piece:
+        have = known.get(segment.node)
+        if (
+            have
+            and segment.ranges[0][0] <= have[-1][1]
+            and segment.events > bronze.count(bronze.common(segment.ranges, have))
+        ):
+            return True
+    return False
+
+
+__all__ = ["GOLD", "SILVER", "STAGES", "Job", "Result", "ledger"]

@@ -1,0 +1,320 @@
+"""Segments on their way into the lake: what is taken, what is named, and the record of it."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from posthouse.errors import InvalidInput, SchemaMismatch, StoreCorrupt, StoreHeld
+from posthouse.journal import schema as contract
+from posthouse.journal import segment as segments
+from posthouse.mailbox import event as ev
+from posthouse.pipeline import bronze, ledger
+from posthouse.pipeline.bronze import Journal, Segment
+from posthouse.pipeline.ledger import APPEND, Ledger, Plan, State
+
+NODE = "relay-1"
+Change = Callable[[pa.Table], pa.Table]
+
+
+def row(offset: int, **values: Any) -> tuple[Any, ...]:
+    found: dict[str, Any] = dict.fromkeys(contract.NAMES)
+    found |= {"node": NODE, "offset": offset, "at": 1_000_000 * offset, "commit": offset, "event": "posted"}
+    found |= {"desk": "relay", "mailbox": "ann", "lane": "", "lane_seq": offset, "message_id": f"m{offset}"}
+    found |= {"kind": "", "sender": "bob", "attempt": 0, "size_bytes": 3}
+    return tuple({**found, **values}[name] for name in contract.NAMES)
+
+
+def write(
+    folder: Path,
+    first: int,
+    last: int,
+    *,
+    prev: str = contract.GENESIS,
+    change: Change | None = None,
+    keys: dict[str, str | None] | None = None,
+    rows: list[tuple[Any, ...]] | None = None,
+) -> str:
+    """A segment with these offsets, changed on purpose where asked; its chain."""
+    rows = rows if rows is not None else [row(offset) for offset in range(first, last + 1)]
+    chain = contract.chain(prev, rows)
+    columns = list(zip(*rows, strict=True))
+    table = pa.Table.from_arrays(
+        [pa.array(v, f.type) for v, f in zip(columns, segments.arrow_schema(), strict=True)],
+        schema=segments.arrow_schema(),
+    )
+    if change is not None:
+        table = change(table)
+    said: dict[str, str | None] = {
+        contract.KEY_VERSION: "1",
+        contract.KEY_NODE: NODE,
+        contract.KEY_FIRST: str(first),
+        contract.KEY_LAST: str(last),
+        contract.KEY_PREV: prev,
+        contract.KEY_CHAIN: chain,
+    } | (keys or {})
+    home = folder / f"node={NODE}"
+    home.mkdir(parents=True, exist_ok=True)
+    kept = {key: value for key, value in said.items() if value is not None}
+    pq.write_table(table.replace_schema_metadata(kept), home / contract.file_name(first, last), compression="zstd")
+    return chain
+
+
+def look(folder: Path) -> list[Segment]:
+    journal = Journal(str(folder))
+    return [bronze.examine(journal, file) for file in journal.listing().files]
+
+
+def test_the_events_are_those_of_the_contract() -> None:
+    assert set(bronze.EVENTS) == set(ev.EVENTS)
+
+
+def test_a_sound_segment_is_taken(tmp_path: Path) -> None:
+    chain = write(tmp_path, 1, 9)
+    write(tmp_path, 10, 12, prev=chain)
+    first, second = look(tmp_path)
+    assert (first.state, first.ranges, first.chain, first.faults) == ("taken", ((1, 9),), chain, ())
+    assert (first.first_at, first.last_at) == (1_000_000, 9_000_000)
+    assert bronze.findings([first, second], []) == []
+
+
+def test_what_posthouse_writes_is_taken(tmp_path: Path) -> None:
+    home = tmp_path / f"node={NODE}"
+    home.mkdir()
+    write(tmp_path, 1, 3)
+    (path,) = home.iterdir()
+    rows = list(segments.read(path))
+    path.unlink()
+    stamp = segments.Stamp(NODE, 1, 3, contract.GENESIS, contract.chain(contract.GENESIS, rows))
+    assert stamp.chain == look_at_rows(rows)
+
+
+def look_at_rows(rows: list[Any]) -> str:
+    import hashlib
+
+    columns = list(zip(*rows, strict=True))
+    batch = pa.record_batch(
+        [pa.array(v, f.type) for v, f in zip(columns, segments.arrow_schema(), strict=True)],
+        schema=segments.arrow_schema(),
+    )
+    digest = hashlib.sha256(f"{contract.GENESIS}\n".encode())
+    for piece in bronze.lines(batch):
+        digest.update(piece)
+    return digest.hexdigest()
+
+
+texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=8)
+
+
+@given(st.lists(st.tuples(texts, st.none() | texts, st.none() | st.integers(0, 2**50)), min_size=1, max_size=5))
+def test_the_chain_over_columns_is_the_contracts(values: list[tuple[str, str | None, int | None]]) -> None:
+    rows = [row(n, message_id=a, error=b, due_at=c) for n, (a, b, c) in enumerate(values, 1)]
+    assert look_at_rows(rows) == contract.chain(contract.GENESIS, rows)
+
+
+def _without(name: str) -> Change:
+    return lambda table: table.drop_columns([name])
+
+
+def _as(name: str, kind: pa.DataType) -> Change:
+    def change(table: pa.Table) -> pa.Table:
+        index = table.column_names.index(name)
+        return table.set_column(index, name, table.column(name).cast(kind))
+
+    return change
+
+
+def _null(name: str) -> Change:
+    def change(table: pa.Table) -> pa.Table:
+        index = table.column_names.index(name)
+        values = [None, *table.column(name).to_pylist()[1:]]
+        return table.set_column(index, pa.field(name, table.column(name).type), [values])
+
+    return change
+
+
+def _node(table: pa.Table) -> pa.Table:
+    return table.set_column(0, "node", pa.array(["other"] * table.num_rows))
+
+
+def _repeat(table: pa.Table) -> pa.Table:
+    return pa.concat_tables([table, table.slice(0, 1)])
+
+
+@pytest.mark.parametrize(
+    ("change", "keys", "said"),
+    [
+        (_without("reason"), None, "it lacks the columns reason"),
+        (_as("attempt", pa.int64()), None, "its column attempt is int64, and should be int32"),
+        (_as("at", pa.int64()), None, "its column at is int64, and should be timestamp"),
+        (_null("desk"), None, "its column desk has rows without a value"),
+        (_node, None, "it holds rows of node 'other'"),
+        (_repeat, None, "it holds offset 6 twice"),
+        (lambda table: table.slice(0, 0), None, "it has no rows"),
+        (None, {contract.KEY_VERSION: "2"}, "its schema version is '2', and this program knows 1: update Posthouse"),
+    ],
+)
+def test_what_cannot_be_taken_in_is_rejected_by_name(
+    tmp_path: Path, change: Change | None, keys: dict[str, str | None] | None, said: str
+) -> None:
+    chain = write(tmp_path, 1, 5)
+    write(tmp_path, 6, 9, prev=chain, change=change, keys=keys)
+    good, bad = look(tmp_path)
+    assert good.state == "taken"
+    assert (bad.state, bad.ranges, bad.faults[-1]) == ("rejected", (), said)
+    (finding,) = bronze.findings([good, bad], [])
+    assert (finding.kind, finding.offsets) == ("bad_segment", (6, 9))
+    assert finding.detail == f"{bad.name}: {said}"
+
+
+@pytest.mark.parametrize("size", [0, 3, 100, -1, -200])
+def test_a_truncated_file_is_rejected_by_name(tmp_path: Path, size: int) -> None:
+    write(tmp_path, 1, 50)
+    (path,) = (tmp_path / f"node={NODE}").iterdir()
+    content = path.read_bytes()
+    path.write_bytes(content[:size])
+    (bad,) = look(tmp_path)
+    assert bad.state == "rejected"
+    assert bad.faults[0].startswith("it cannot be read")
+
+
+def test_every_damaged_byte_of_a_small_file_is_noticed_or_harmless(tmp_path: Path) -> None:
+    write(tmp_path, 1, 5)
+    (path,) = (tmp_path / f"node={NODE}").iterdir()
+    content = path.read_bytes()
+    for place in range(0, len(content), 37):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 0x5A]) + content[place + 1 :])
+        (found,) = look(tmp_path)  # whatever it is, it does not raise
+        assert found.state in ("taken", "unverified", "rejected")
+
+
+def test_what_is_strange_is_taken_and_named(tmp_path: Path) -> None:
+    write(tmp_path, 1, 3, rows=[row(1), row(2, event="teleported"), row(3)])
+    write(tmp_path, 4, 9, rows=[row(4), row(5), row(8), row(9)])
+    write(tmp_path, 10, 11, keys={contract.KEY_CHAIN: None})
+    odd, holed, bare = look(tmp_path)
+    assert odd.faults == ("it holds the unknown event 'teleported', first at offset 2",)
+    assert holed.ranges == ((4, 5), (8, 9))
+    assert holed.faults == ("its rows hold the offsets 4 to 5, 8 to 9",)
+    assert (bare.state, bare.ranges) == ("unverified", ((10, 11),))
+    kinds = [(finding.kind, finding.offsets) for finding in bronze.findings([odd, holed, bare], [])]
+    assert ("journal_gap", (6, 7)) in kinds
+
+
+def test_chains_that_do_not_hold_are_found(tmp_path: Path) -> None:
+    write(tmp_path, 1, 5)
+    write(tmp_path, 6, 9, prev="1" * 64)
+    altered = [row(n, mailbox="eve") for n in range(10, 12)]
+    write(tmp_path, 10, 11, rows=altered, keys={contract.KEY_CHAIN: "2" * 64, contract.KEY_PREV: contract.GENESIS})
+    found = [f for f in bronze.findings(look(tmp_path), []) if f.kind == "chain_broken"]
+    assert [f.offsets for f in found] == [(6, 9), (10, 11)]
+    assert found[0].detail.endswith("its prev is not the chain of the segment before")
+    assert found[1].detail.endswith("its rows do not give the chain in its metadata")
+
+
+def test_gaps_and_overlaps_are_named_and_the_order_of_arrival_does_not_matter(tmp_path: Path) -> None:
+    write(tmp_path, 4, 9)
+    write(tmp_path, 8, 12)
+    write(tmp_path, 20, 21)
+    looked = look(tmp_path)
+    found = bronze.findings(looked, ["notes.txt"])
+    assert bronze.findings(reversed(looked), ["notes.txt"]) == found
+    kinds = [(f.kind, f.offsets) for f in found]
+    assert ("journal_gap", (1, 3)) in kinds
+    assert ("journal_gap", (13, 19)) in kinds
+    assert ("bad_segment", (8, 12)) in kinds
+    assert found[0].detail == "notes.txt: it is no segment"
+
+
+def test_half_written_files_are_not_there_and_foreign_ones_are_named(tmp_path: Path) -> None:
+    write(tmp_path, 1, 5)
+    home = tmp_path / f"node={NODE}"
+    for name in (".00000000000000000006-00000000000000000009.parquet.tmp", "_SUCCESS"):
+        (home / name).write_bytes(b"PAR1")
+    (home / "other.parquet").write_bytes(b"PAR1")
+    (tmp_path / "readme.txt").write_text("x")
+    (tmp_path / "_late").mkdir()
+    listing = Journal(str(tmp_path)).listing()
+    assert [file.name for file in listing.files] == [contract.file_name(1, 5)]
+    assert listing.foreign == [f"node={NODE}/other.parquet", "readme.txt"]
+
+
+def test_a_journal_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="no folder with a journal"):
+        Journal(str(tmp_path / "nowhere")).listing()
+
+
+ranges = st.lists(st.tuples(st.integers(1, 40), st.integers(0, 6)).map(lambda p: (p[0], p[0] + p[1])), max_size=6)
+
+
+@given(ranges, ranges)
+def test_ranges_are_sets_of_offsets(one: list[tuple[int, int]], other: list[tuple[int, int]]) -> None:
+    def offsets(found: list[tuple[int, int]]) -> set[int]:
+        return {n for first, last in found for n in range(first, last + 1)}
+
+    assert offsets(bronze.merged(one)) == offsets(one)
+    assert bronze.count(bronze.merged(one)) == len(offsets(one))
+    assert offsets(bronze.common(bronze.merged(one), bronze.merged(other))) == offsets(one) & offsets(other)
+    assert offsets(bronze.gaps(one)) == set(range(1, max(offsets(one), default=0) + 1)) - offsets(one)
+
+
+# ── The record ───────────────────────────────────────────────────────────────────────────────────
+
+
+def test_state_and_plan_come_back_as_they_were(tmp_path: Path) -> None:
+    write(tmp_path / "j", 1, 5)
+    record = Ledger(str(tmp_path / "lake"))
+    assert record.state() == State()
+    assert record.plan() is None
+    (segment,) = look(tmp_path / "j")
+    after = State(batch=1, segments=(segment,), foreign=("x",), forgotten=("ann",))
+    plan = Plan(1, APPEND, (segment,), after, {"events": 3})
+    record.begin(plan)
+    assert record.plan() == plan
+    assert record.state() == State()
+    record.commit(after)
+    assert record.state() == after
+    assert record.plan() is None
+    assert after.known() == {NODE: [(1, 5)]}
+
+
+def test_a_record_of_a_newer_program_or_a_damaged_one_is_refused(tmp_path: Path) -> None:
+    record = Ledger(str(tmp_path))
+    (tmp_path / ledger.FOLDER).mkdir()
+    (tmp_path / ledger.FOLDER / "state.json").write_text('{"schema_version": 99}')
+    with pytest.raises(SchemaMismatch, match="schema version 99"):
+        record.state()
+    (tmp_path / ledger.FOLDER / "state.json").write_text("{")
+    with pytest.raises(StoreCorrupt, match="damaged"):
+        record.state()
+
+
+def _hold(lake: str, ready: Any, end: Any) -> None:
+    with Ledger(lake).alone("run"):
+        ready.set()
+        end.wait(30)
+
+
+def test_the_second_at_the_same_time_is_refused_and_told_who_the_first_is(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    ready, end = context.Event(), context.Event()
+    first = context.Process(target=_hold, args=(str(tmp_path), ready, end))
+    first.start()
+    try:
+        assert ready.wait(30)
+        with pytest.raises(StoreHeld, match=rf"books run \(process {first.pid} on "):
+            with Ledger(str(tmp_path)).alone("run"):
+                pass
+    finally:
+        end.set()
+        first.join()
+    with Ledger(str(tmp_path)).alone("run"):
+        pass
