@@ -91,7 +91,7 @@ class Job:
         batch_events: int = BATCH_EVENTS,
     ) -> None:
         self.ledger = Ledger(lake)
-        self._session = functools.cache(session)
+        self._session = functools.cache(lambda: _prepared(session()))
         self._report = report
         self._stage = stage
         self._batch_events = batch_events
@@ -235,15 +235,21 @@ class Job:
             raise InvalidInput(f"the lake {self.ledger.place} has an unfinished batch: run it first")
         before = replace(plan.after, segments=tuple(set(plan.after.segments) - set(plan.new)))
         new = self._new_events(plan, journal, before.known())
-        new = new.persist()
+        kept: list[DataFrame] = []
+
+        def keep(frame: DataFrame) -> DataFrame:
+            kept.append(frame.persist())
+            return kept[-1]
+
+        new = keep(new)
         self._write_events(plan, new)
         whole = plan.mode != APPEND
         held: DataFrame | None = None
         if plan.mode == RECOMPUTE:
-            kept = self._unforgotten(self._load("events", plan).drop("day", "batch"), plan.after)
-            batch = transforms.advance(kept.unionByName(new))
+            whole_journal = self._unforgotten(self._load("events", plan).drop("day", "batch"), plan.after)
+            batch = transforms.advance(whole_journal.unionByName(new), keep=keep)
         elif plan.mode == REBUILD or "carried" not in plan.versions:
-            batch = transforms.advance(new)
+            batch = transforms.advance(new, keep=keep)
         else:
             carried = self._load("carried", plan).drop("batch")
             strays = transforms.strays(new, carried)
@@ -254,7 +260,7 @@ class Job:
                 found = closed.where(F.col("message_id").isin(ids)).join(strays, on=list(KEY), how="left_semi")
                 rows = found.collect()
                 if rows:
-                    held = self.spark.createDataFrame(rows, closed.schema).persist()
+                    held = keep(self.spark.createDataFrame(rows, closed.schema))
                     recalled = (
                         self._load("events", plan)
                         .drop("day", "batch")
@@ -263,8 +269,12 @@ class Job:
                     )
             causes = transforms.causes(new)
             answered = closed.join(F.broadcast(causes), on=["node", "desk", "cause_id"], how="left_semi")
-            batch = transforms.advance(new, carried, recalled, held, answered)
+            batch = transforms.advance(new, carried, recalled, held, answered, keep=keep)
         tables = {name: getattr(batch, name) for name in SILVER}
+        old = held
+        if plan.mode == RECOMPUTE and "messages" in plan.versions:
+            old = self._load("messages", plan).where(F.col("part") != schema.OPEN)
+        tables["messages"] = _revised(tables["messages"], old)
         tables["anomalies"] = tables["anomalies"].unionByName(
             self._file_anomalies(plan.after, tables["anomalies"].schema), allowMissingColumns=True
         )
@@ -277,9 +287,8 @@ class Job:
         self._stage("segments")
         self.ledger.commit(plan.after)
         self._stage("committed")
-        new.unpersist()
-        if held is not None:
-            held.unpersist()
+        for frame in kept:
+            frame.unpersist()
 
     def _new_events(self, plan: Plan, journal: Journal | None, known: Mapping[str, bronze.Ranges]) -> DataFrame:
         urls = [journal.url(segment.node, segment.name) for segment in plan.new] if journal else []
@@ -556,6 +565,27 @@ class Job:
         posts = events.where("event = 'posted'").count()
         if posts != wanted_posts:
             yield "mismatch", "messages", f"there are {wanted_posts} messages posted and {posts} posts"
+
+
+def _prepared(spark: SparkSession) -> SparkSession:
+    """The session with what the writes need: what is replaced and what is added go into one commit."""
+    spark.conf.set("spark.databricks.delta.replaceWhere.constraintCheck.enabled", "false")
+    return spark
+
+
+def _revised(rows: DataFrame, old: DataFrame | None) -> DataFrame:
+    """Messages with their revision: one more for each time that a finished row came out differently."""
+    from pyspark.sql import functions as F
+
+    if old is None:
+        return rows.withColumn("revision", F.lit(1))
+    on = [*KEY, "generation"]
+    values = F.xxhash64(*(name for name in rows.columns if name not in on))
+    known = old.select(*on, F.col("revision").alias("revision_before"), values.alias("values_before"))
+    joined = rows.join(known, on=on, how="left")
+    changed = (F.col("values_before") != values).cast("int")
+    revision = F.coalesce(F.col("revision_before") + changed, F.lit(1)).cast("int")
+    return joined.select(*rows.columns, revision.alias("revision"))
 
 
 def _is_late(piece: Iterable[Segment], known: Mapping[str, bronze.Ranges]) -> bool:
