@@ -21,6 +21,17 @@ WAITING = "('posted', 'retried', 'released', 'recalled', 'unparked', 'redriven')
 LANE = "node, desk, mailbox, lane"
 KEY = "node, desk, mailbox, sender, message_id"
 
+NEVER = 1 << 62
+FREED = f"""coalesce(min_by(clock, "offset") filter (
+    where event in ('delivered', 'died', 'expired', 'cancelled', 'parked', 'uncertain')), {NEVER})"""
+SPLIT = ", ".join(
+    f"coalesce(sum(long) filter (where cause = '{name}'), 0)::bigint as wait_{name}"
+    for name in ("in_flight", "parked", "paused", "offline", "backoff", "lane", "idle")
+)
+UUID = "[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"
+CLUSTER = rf"""regexp_replace(regexp_replace(regexp_replace(trim(coalesce(error, '')),
+    '{UUID}', '#', 'g'), '\b0[xX][0-9a-fA-F]+\b', '#', 'g'), '\d+(\.\d+)?', '#', 'g')"""
+
 STEPS: tuple[tuple[str, str], ...] = (
     (
         "told",
@@ -59,29 +70,33 @@ STEPS: tuple[tuple[str, str], ...] = (
         """,
     ),
     (
+        "counted",
+        f"""
+        -- What counts: nothing after the end of a life but its redrive.
+        select *,
+            max(ts) over w as clock,
+            case when event in {WAITING} then 0 when event in ('leased', 'received') then 1 else 2 end as state
+        from said where finished_before is null
+        window w as (partition by {KEY}, generation order by "offset")
+        """,
+    ),
+    (
         "leases",
         f"""
-        select l.*, e."offset" as end_offset, e.ts as end_at, e.event as end_event, e.reason as end_reason,
-            e.error as end_error, r.ts as got_at
-        from (
-            select *, lead("offset") over (partition by {KEY}, generation order by "offset") as next_lease
-            from said where event = 'leased'
-        ) l
-        left join lateral (
-            select * from said e
-            where (e.node, e.desk, e.mailbox, e.sender, e.message_id, e.generation)
-                = (l.node, l.desk, l.mailbox, l.sender, l.message_id, l.generation)
-                and e."offset" > l."offset" and (l.next_lease is null or e."offset" < l.next_lease)
-                and e.event in {ENDING}
-            order by e."offset" limit 1
-        ) e on true
-        left join lateral (
-            select min(r.ts) as ts from said r
-            where (r.node, r.desk, r.mailbox, r.sender, r.message_id, r.generation)
-                = (l.node, l.desk, l.mailbox, l.sender, l.message_id, l.generation)
-                and r."offset" > l."offset" and (l.next_lease is null or r."offset" < l.next_lease)
-                and (e."offset" is null or r."offset" < e."offset") and r.event = 'received'
-        ) r on true
+        select * from (
+            select *, lead("offset") over w as end_offset, lead(ts) over w as end_at, lead(event) over w as end_event,
+                lead(reason) over w as end_reason, lead(error) over w as end_error
+            from counted where event <> 'received'
+            window w as (partition by {KEY}, generation order by "offset")
+        ) where event = 'leased'
+        """,
+    ),
+    (
+        "stretches",
+        f"""
+        -- The time of a message between what counts, as its clock runs, with how it stood.
+        select *, lead(clock) over w as until, lag(state) over w as state_before
+        from counted window w as (partition by {KEY}, generation order by "offset")
         """,
     ),
     (
@@ -96,8 +111,8 @@ STEPS: tuple[tuple[str, str], ...] = (
             min("offset") as first_offset, max("offset") as last_offset,
             max("offset") filter (where event not in {SILENT}) as last_said,
             min("offset") filter (where event = 'refused') as first_refused,
-            min(ts) filter (where event = 'leased') as first_leased_at,
-            min(ts) filter (where event = 'received') as received_at,
+            min_by(ts, "offset") filter (where event = 'leased') as first_leased_at,
+            min_by(ts, "offset") filter (where event = 'received') as received_at,
             max(lane_seq) as lane_seq
         from told group by all
         """,
@@ -133,7 +148,16 @@ STEPS: tuple[tuple[str, str], ...] = (
             (select last(s.expires_at order by s."offset") from said s where s.expires_at is not null
                 and (s.node, s.desk, s.mailbox, s.sender, s.message_id, s.generation)
                   = (l.node, l.desk, l.mailbox, l.sender, l.message_id, l.generation)) as expires_at,
-            p.cause_id,
+            coalesce(p.cause_id, f.cause_id) as cause_id,
+            case when l.says = 0 then q.reason when e.event is not null then e.reason else z.reason end as reason,
+            case when l.says = 0 then q.error else (select last(s.error order by s."offset") from counted s
+                where s.error is not null
+                and (s.node, s.desk, s.mailbox, s.sender, s.message_id, s.generation)
+                  = (l.node, l.desk, l.mailbox, l.sender, l.message_id, l.generation)) end as error,
+            (select count(*) from leases s
+                where coalesce(s.end_event, '') not in ('released', 'recalled')
+                and (s.node, s.desk, s.mailbox, s.sender, s.message_id, s.generation)
+                  = (l.node, l.desk, l.mailbox, l.sender, l.message_id, l.generation)) as attempts,
             case when e.event = 'delivered' and p.ts is not null then greatest(e.ts - p.ts, 0) end as latency,
             z.event as last_event, z."offset" as last_said, p."offset" as posted_offset, f.ts as first_at,
             e."offset" as end_offset
@@ -152,10 +176,13 @@ STEPS: tuple[tuple[str, str], ...] = (
     (
         "attempts",
         f"""
-        select {KEY}, generation, lane, kind, life, attempt, holder, ts as started_at, got_at as received_at,
+        select {KEY}, generation, lane, kind, life, attempt, holder, ts as started_at,
+            (select min_by(r.ts, r."offset") from counted r where r.node = l.node and r.event = 'received'
+                and (r.desk, r.mailbox, r.sender, r.message_id) = (l.desk, l.mailbox, l.sender, l.message_id)
+                and r."offset" > l."offset" and (l.end_offset is null or r."offset" < l.end_offset)) as received_at,
             end_at as ended_at, coalesce(end_event, 'open') as ended, end_reason as reason, end_error as error,
             "offset" as lease_offset, end_offset
-        from leases
+        from leases l
         """,
     ),
     (
@@ -250,6 +277,199 @@ STEPS: tuple[tuple[str, str], ...] = (
         select 'answered_twice', node, desk, '', '', cause_id, list("offset" order by "offset")
         from told where event = 'posted' and cause_id is not null
         group by node, desk, cause_id having count(distinct "commit") > 1
+        """,
+    ),
+    (
+        "links",
+        """
+        -- Connections: until the same holder leaves, another one comes, or the node starts again.
+        select c.node, c.desk, c.mailbox, c.ts as since, c."offset", min_by(e.ts, e."offset") as until,
+            min_by(case e.event when 'connected' then 'replaced' when 'started' then 'restart'
+                else coalesce(e.reason, 'closed') end, e."offset") as ending
+        from events c left join events e on e.node = c.node and e."offset" > c."offset" and (
+            e.event = 'started'
+            or (e.desk, e.mailbox) = (c.desk, c.mailbox) and (e.event = 'connected'
+                or e.event = 'disconnected' and e.holder is not distinct from c.holder))
+        where c.event = 'connected' group by all
+        """,
+    ),
+    (
+        "opening",
+        "select node, desk, min_by(ts, \"offset\") as ts from events where event = 'connected' group by node, desk",
+    ),
+    (
+        "pauses",
+        """
+        select p.node, p.desk, p.mailbox, p.lane, p.ts as since, min_by(r.ts, r."offset") as until
+        from events p left join events r on r.event = 'resumed' and r."offset" > p."offset"
+            and (r.node, r.desk, r.mailbox, r.lane) = (p.node, p.desk, p.mailbox, p.lane)
+        where p.event = 'paused' group by all
+        """,
+    ),
+    (
+        "freed",
+        f"""
+        select {LANE}, lane_seq, {FREED} as free_at
+        from counted where lane_seq > 0 group by {LANE}, lane_seq, sender, message_id, generation
+        """,
+    ),
+    (
+        "clipped",
+        f"""
+        -- The time of messages that are final, inside of which it does not run back and past whose end it does not go.
+        select {KEY}, generation, lane, state, due_at, lane_until,
+            greatest(m.posted_at, least(s.clock, m.cap)) as since, greatest(m.posted_at, least(s.until, m.cap)) as until
+        from stretches s
+        join (
+            select {KEY}, generation, posted_at, greatest(posted_at, finished_at) as cap,
+                (select max(f.free_at) from freed f where f.lane_seq < m.lane_seq
+                    and (f.node, f.desk, f.mailbox, f.lane) = (m.node, m.desk, m.mailbox, m.lane)) as lane_until
+            from messages m where finished_at is not null and posted_at is not null
+        ) m using ({KEY}, generation)
+        where s.until is not null
+        """,
+    ),
+    (
+        "ready",
+        """
+        -- Stretches in which a message that is final now waited for a lease.
+        select row_number() over () as n, * from clipped where state = 0 and until > since
+        """,
+    ),
+    (
+        "pieces",
+        """
+        -- Cut wherever something begins or ends; each piece has one cause.
+        with edges as (
+            select n, since as t from ready union select n, until from ready
+            union select n, due_at from ready where due_at > since and due_at < until
+            union select n, lane_until from ready where lane_until > since and lane_until < until
+            union select n, unnest([l.since, l.until]) from ready r join links l using (node, desk, mailbox)
+            union select n, unnest([p.since, p.until]) from ready r join pauses p using (node, desk, mailbox)
+            union select n, o.ts from ready r join opening o using (node, desk)
+        ),
+        cut as (
+            select n, t, lead(t) over (partition by n order by t) as t_next
+            from edges join ready using (n) where t between since and until
+        )
+        select c.n, c.t_next - c.t as long,
+            case
+                when exists (select 1 from pauses p where (p.node, p.desk, p.mailbox) = (r.node, r.desk, r.mailbox)
+                    and p.lane in ('', r.lane) and p.since <= c.t and coalesce(p.until, c.t_next) >= c.t_next)
+                    then 'paused'
+                when exists (select 1 from opening o where (o.node, o.desk) = (r.node, r.desk) and o.ts <= c.t)
+                    and not exists (select 1 from links l
+                    where (l.node, l.desk, l.mailbox) = (r.node, r.desk, r.mailbox)
+                    and l.since <= c.t and coalesce(l.until, c.t_next) >= c.t_next)
+                    then 'offline'
+                when r.due_at >= c.t_next then 'backoff'
+                when r.lane_until >= c.t_next then 'lane'
+                else 'idle'
+            end as cause
+        from cut c join ready r using (n) where c.t_next > c.t
+        """,
+    ),
+    (
+        "waits",
+        f"""
+        with spent as (
+            select {KEY}, generation, cause, long from pieces join ready using (n)
+            union all
+            select {KEY}, generation, case when state = 1 then 'in_flight' else 'parked' end, until - since
+            from clipped where state > 0
+        )
+        select {KEY}, generation, {SPLIT}
+        from messages left join spent using ({KEY}, generation)
+        where finished_at is not null and posted_at is not null group by all
+        """,
+    ),
+    (
+        "latency",
+        f"""
+        select posted_at // {HOUR} * {HOUR} as "window", desk, kind, live, list(latency order by latency) as all_of
+        from messages where outcome = 'delivered' and not orphan group by all
+        """,
+    ),
+    (
+        "moves",
+        f"""
+        -- Into the depth of a mailbox (ready or in flight) and out of it.
+        select s.node, s.desk, s.mailbox, s.ts, s."offset",
+            (s.state <= 1)::int - (coalesce(s.state_before, 2) <= 1)::int as change
+        from stretches s join messages m using ({KEY}, generation) where m.posted_at is not null
+        """,
+    ),
+    (
+        "depth",
+        f"""
+        with boxes as (
+            select ts // {HOUR} * {HOUR} as "window", node, desk, mailbox,
+                count(*) filter (where change > 0) as posted,
+                count(*) filter (where change < 0) as finished, 0 as refused
+            from moves where change <> 0 group by all
+            union all
+            select ts // {HOUR} * {HOUR}, node, desk, mailbox, 0, 0, count(*)
+            from events where event = 'refused' and reason in ('full', 'share') group by all
+        ),
+        twice as (
+            select * from boxes where mailbox <> '' union all select * replace ('' as mailbox) from boxes
+        )
+        select "window", node, desk, mailbox, sum(posted)::bigint as posted, sum(finished)::bigint as finished,
+            sum(refused)::bigint as refused,
+            sum(sum(posted) - sum(finished))
+                over (partition by node, desk, mailbox order by "window")::bigint as depth_end
+        from twice group by "window", node, desk, mailbox
+        """,
+    ),
+    (
+        "availability",
+        f"""
+        with covers as (select node, min(ts) as first_at, max(ts) as last_at from events group by node),
+        days as (
+            select node, unnest(range(first_at // {DAY}, last_at // {DAY} + 1)) as day, first_at, last_at from covers
+        )
+        select d.day, l.node, l.desk, l.mailbox,
+            least(d.last_at, (d.day + 1) * {DAY}) - greatest(d.first_at, d.day * {DAY}) as covered,
+            sum(greatest(0, least(coalesce(l.until, d.last_at), (d.day + 1) * {DAY})
+                - greatest(l.since, d.day * {DAY})))::bigint as online,
+            count(*) filter (where l.since // {DAY} = d.day) as connections,
+            count(*) filter (where l.ending in ('timeout', 'replaced', 'restart') and l.until // {DAY} = d.day)
+                as half_open
+        from links l join days d using (node)
+        group by all having online > 0 or connections > 0 or half_open > 0
+        """,
+    ),
+    (
+        "deadletters",
+        f"""
+        with deaths as (
+            select c.*, lead(c.event) over w as next_said,
+                (select min_by(n.event, n."offset") from counted n where n.life = c.life + 1
+                    and (n.node, n.desk, n.mailbox, n.sender, n.message_id, n.generation)
+                      = (c.node, c.desk, c.mailbox, c.sender, c.message_id, c.generation)
+                    and n.event in {FINISHING}) as next_end
+            from counted c window w as (partition by {KEY}, generation order by "offset")
+        )
+        select desk, {CLUSTER} as error, count(*) as count, min(ts) as first_at, max(ts) as last_at,
+            count(*) filter (where next_said = 'redriven') as redriven,
+            count(*) filter (where next_said = 'redriven' and next_end = 'delivered') as redriven_delivered
+        from deaths where event = 'died' group by all
+        """,
+    ),
+    (
+        "outages",
+        f"""
+        with hours as (
+            select end_at // {HOUR} * {HOUR} as "window", desk, mailbox, count(*) as attempts,
+                count(*) filter (where end_event in ('retried', 'died', 'uncertain', 'parked')) as failures
+            from leases where end_at is not null group by all
+        ),
+        rated as (
+            select *, failures / attempts as failure_rate,
+                coalesce((sum(failures) over t - failures) / nullif(sum(attempts) over t - attempts, 0), 0) as baseline
+            from hours window t as (partition by desk, mailbox)
+        )
+        select * from rated where attempts >= 5 and failure_rate >= 0.5 and failure_rate >= 2 * baseline
         """,
     ),
 )
