@@ -21,7 +21,7 @@ def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         name: value for name, value in os.environ.items() if name not in ("POSTHOUSE_PURE", "POSTHOUSE_TEST_NATIVE")
     }
     return subprocess.run(
-        [sys.executable, *arguments], cwd=ROOT, env={**kept, **variables}, capture_output=True, text=True, timeout=600
+        [sys.executable, *arguments], cwd=ROOT, env={**kept, **variables}, capture_output=True, text=True, timeout=880
     )
 
 
@@ -62,6 +62,7 @@ def test_what_does_not_fit_is_not_used(damage: str, manifest: dict[str, dict[str
     assert done.stdout.strip().endswith("flush.py"), done.stderr
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("tests", ["tests/conformance", "tests/stateful/test_differential.py"])
 def test_the_compiled_modules_pass(tests: str, manifest: dict[str, dict[str, str]]) -> None:
     done = run("-m", "pytest", "-q", "-m", "not slow", "-p", "no:cacheprovider", tests, POSTHOUSE_TEST_NATIVE="1")

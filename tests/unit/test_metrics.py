@@ -77,7 +77,8 @@ def test_commits_are_told_as_histograms(engine: Engine, metrics: Metrics) -> Non
     before = values(metrics)["posthouse_commit_commands_count", ()]
     engine.call(*(Post(Message("inbound", "a", f"m{i}")) for i in range(7)))
     found = values(metrics)
-    assert found["posthouse_commit_commands_count", ()] == before + 1
+    # The sweeper may have committed meanwhile, too.
+    assert found["posthouse_commit_commands_count", ()] >= before + 1
     assert found["posthouse_commit_commands_bucket", ("10.0",)] >= 1
     assert found["posthouse_commit_commands_bucket", ("+Inf",)] == found["posthouse_commit_commands_count", ()]
     assert found["posthouse_commit_seconds_sum", ()] > 0
