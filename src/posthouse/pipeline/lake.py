@@ -216,11 +216,16 @@ class Lake:
                 if each["generation"] == row["generation"]
             ]
             row["attempts_made"] = sorted(leases, key=lambda lease: int(lease["lease_offset"]))
-        known = {id_of for row in found for id_of in map(_identity, row["anomalies"])}
+        known = {_identity(each) for row in found for each in row["anomalies"]}
         rest = [each for each in findings if _identity(each) not in known]
         if rest and not found:
             # A finding may name what no message is known of, such as a cause that was answered twice.
             found.append({"message_id": id, "anomalies": rest, "events": [], "attempts_made": []})
+        for each in rest:
+            # The desk of such a finding is that of the answers.
+            same = [row for row in found if row.get("node") == each["node"]] or found
+            if each not in same[0]["anomalies"]:
+                same[0]["anomalies"].append(each)
         return found
 
     def _optional(self, name: str, selection: Selection) -> list[Row]:

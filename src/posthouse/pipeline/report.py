@@ -14,7 +14,7 @@ from typing import Any
 from . import plot
 from .lake import Lake, Row, Selection
 from .plot import Series, safe, span
-from .schema import ANOMALIES, WAITS
+from .schema import ANOMALIES, TABLES, WAITS
 
 BARS_MAX = 96
 ROWS_MAX = 100
@@ -205,7 +205,7 @@ class _Report:
             by: dict[tuple[str, str], int] = defaultdict(int)
             for row in desks:
                 key = (row["desk"], group(row["window"]))
-                by[key] = max(by[key], row["depth_max"] or 0)
+                by[key] = max(by[key], row["depth_max"] or row["depth_end"] or 0)
             series = [
                 Series(desk, [by.get((desk, place)) for place in places], i % plot.COLOURS)
                 for i, desk in enumerate(sorted({row["desk"] for row in desks})[: plot.COLOURS])
@@ -215,7 +215,7 @@ class _Report:
         for row in rows:
             if row["mailbox"]:
                 found = fullest.setdefault((row["node"], row["desk"], row["mailbox"]), [0, 0, 0])
-                found[0] = max(found[0], row["depth_max"] or 0)
+                found[0] = max(found[0], row["depth_max"] or row["depth_end"] or 0)
                 found[1] += row["at_cap"] or 0
                 found[2] += row["refused"] or 0
         table = _table(
@@ -327,7 +327,10 @@ class _Report:
         types = self._lake.columns(name)
         wanted = tuple(column for column in types if column != "buckets")
         chosen = self._chosen if name != "replays" else Selection(equal=self._chosen.equal)
-        return list(self._lake.rows(name, Selection(chosen.since, chosen.until, chosen.equal, "", wanted, limit)))
+        rows = self._lake.rows(name, Selection(chosen.since, chosen.until, chosen.equal, "", wanted, limit))
+        # A lake may lack columns that came later.
+        lacking = dict.fromkeys(column for column in TABLES[name].names if column not in types)
+        return [{**lacking, **row} for row in rows]
 
 
 def _windows(windows: Iterable[str]) -> tuple[list[str], Callable[[str], str]]:

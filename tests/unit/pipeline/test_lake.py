@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.unit.pipeline.lakes import at, message, small, window, write
+from tests.unit.pipeline.lakes import at, finding, message, small, window, write
 
 from posthouse.errors import BadFile, InvalidInput
 from posthouse.pipeline.lake import VIEWS, Lake, Selection
@@ -90,14 +90,21 @@ def test_a_message_comes_with_its_life_and_with_late_evidence(lake: Lake) -> Non
     (found,) = lake.message("a")
     assert [event["event"] for event in found["events"]] == ["posted", "leased", "delivered", "delivered"]
     assert [lease["holder"] for lease in found["attempts_made"]] == ["worker-1"]
-    assert [finding["kind"] for finding in found["anomalies"]] == ["delivered_twice"]
+    assert [each["kind"] for each in found["anomalies"]] == ["delivered_twice"]
     assert lake.message("a", {"desk": "relay"}) == []
     assert lake.message("nobody") == []
 
 
 def test_a_finding_without_a_message_is_found_by_the_id_that_it_names(lake: Lake) -> None:
     (found,) = lake.message("question")
-    assert [finding["kind"] for finding in found["anomalies"]] == ["answered_twice"]
+    assert [each["kind"] for each in found["anomalies"]] == ["answered_twice"]
+
+
+def test_a_finding_of_another_desk_is_told_with_the_message_that_it_names(tmp_path: Path) -> None:
+    write(tmp_path, "messages", [message("q"), message("q", 5, node="n2")])
+    write(tmp_path, "anomalies", [finding("answered_twice", "q", [8, 9], desk="outbound", mailbox="", node="n2")])
+    first, second = Lake(str(tmp_path)).message("q")
+    assert (first["anomalies"], [each["kind"] for each in second["anomalies"]]) == ([], ["answered_twice"])
 
 
 def test_generations_of_an_id_come_in_order(tmp_path: Path) -> None:
