@@ -108,18 +108,19 @@ def depth(partials: DataFrame, top: int = TOP_MAILBOXES) -> DataFrame:
 def availability(partials: DataFrame) -> DataFrame:
     """One row a mailbox and day on which it had a connection."""
     rows = _of(partials, "availability")
-    covered = (
+    covers = (
         rows.where(F.col("measure") == "covered")
-        .groupBy("node", "window")
-        .agg((F.unix_micros(F.max("last_at")) - F.unix_micros(F.min("first_at"))).alias("covered"))
+        .groupBy("node")
+        .agg(F.unix_micros(F.min("first_at")).alias("from"), F.unix_micros(F.max("last_at")).alias("to"))
     )
+    day = F.unix_micros("window")
     boxes = (
         rows.where(F.col("measure") != "covered")
         .groupBy("window", "node", "desk", "mailbox")
         .agg(_sum("online_us"), _sum("connections"), _sum("half_open"))
         .where("online_us <> 0 OR connections <> 0 OR half_open <> 0")
-        .join(covered, on=["node", "window"], how="left")
-        .withColumn("covered", F.coalesce("covered", F.lit(0).cast("bigint")))
+        .join(F.broadcast(covers), on="node", how="left")
+        .withColumn("covered", F.least(F.col("to"), day + 86_400_000_000) - F.greatest(F.col("from"), day))
     )
     return boxes.select(
         F.col("window").cast("date").alias("day"),
@@ -127,8 +128,8 @@ def availability(partials: DataFrame) -> DataFrame:
         "desk",
         "mailbox",
         "covered",
-        F.least("online_us", "covered").alias("online"),
-        F.when(F.col("covered") > 0, F.least("online_us", "covered") / F.col("covered")).alias("share"),
+        F.col("online_us").alias("online"),
+        F.when(F.col("covered") > 0, F.col("online_us") / F.col("covered")).alias("share"),
         "connections",
         F.when(F.col("covered") > 0, F.col("connections") * 3.6e9 / F.col("covered")).alias("reconnect_rate"),
         "half_open",

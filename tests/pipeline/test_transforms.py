@@ -1,0 +1,293 @@
+"""The definitions of the books, each on a few events written by hand; and that batches do not matter."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from tests.pipeline.journal import Journal, frame
+
+from posthouse.pipeline import transforms
+from posthouse.pipeline.transforms import Batch
+
+pytestmark = pytest.mark.timeout(600)
+
+Rows = list[dict[str, Any]]
+SECOND = 1_000_000
+
+
+def story() -> Journal:
+    """One mailbox and lane per definition."""
+    j = Journal()
+
+    def at(box: str, desk: str = "relay") -> None:
+        j.mailbox, j.desk = box, desk
+        j._seqs.clear()
+
+    j.add(0, "started", detail='{"policies": {}}')
+    at("live")
+    j.add(1, "connected", holder="h1")
+    offset = j.add(2, "posted", "live-1")
+    j.add(2, "leased", "live-1", commit=offset, holder="h1")
+    j.add(3, "received", "live-1")
+    j.add(4, "delivered", "live-1")
+    j.add(5, "duplicate", "live-1")
+    j.add(6, "duplicate", "nobody")
+    at("stored")
+    j.add(10, "connected", holder="h2")
+    j.add(12, "disconnected", holder="h2", reason="timeout")
+    j.add(15, "posted", "stored-1")
+    j.add(15, "posted", "stored-2")
+    j.add(20, "connected", holder="h3")
+    j.add(21, "leased", "stored-1", holder="h3")
+    j.add(23, "delivered", "stored-1")
+    j.add(24, "leased", "stored-2", holder="h3")
+    j.add(25, "retried", "stored-2", reason="failed", error="no route", due_at=30)
+    j.add(32, "leased", "stored-2", attempt=2)
+    j.add(33, "delivered", "stored-2")
+    at("paused", "inbound")
+    j.add(40, "posted", "paused-1")
+    j.add(41, "paused", reason="operator")
+    j.add(45, "resumed")
+    j.add(46, "parked", "paused-1", reason="operator")
+    j.add(50, "unparked", "paused-1")
+    j.add(51, "leased", "paused-1")
+    j.add(52, "uncertain", "paused-1", reason="unknown")
+    at("dead", "inbound")
+    j.add(60, "posted", "dead-1")
+    j.add(61, "leased", "dead-1")
+    j.add(62, "died", "dead-1", reason="attempts", error="timeout after 30 s of 0xff")
+    j.add(70, "redriven", "dead-1")
+    j.add(71, "leased", "dead-1")
+    j.add(72, "delivered", "dead-1")
+    j.add(73, "delivered", "dead-1")
+    j.add(74, "released", "dead-1")
+    at("refused")
+    j.add(80, "refused", "refused-1", reason="full")
+    j.add(80, "refused", "refused-2", reason="full")
+    j.add(81, "posted", "refused-2", expires_at=90)
+    j.add(91, "expired", "refused-2", reason="ttl")
+    at("orphan")
+    j.add(92, "delivered", "orphan-1", lane_seq=1)
+    at("order", "inbound")
+    j.add(100, "posted", "order-1")
+    j.add(100, "posted", "order-2")
+    j.add(101, "leased", "order-2")
+    j.add(102, "leased", "order-1")
+    j.add(103, "delivered", "order-1")
+    j.add(104, "delivered", "order-2")
+    at("again", "inbound")
+    j.add(110, "posted", "again-1")
+    j.add(110, "posted", "again-2")
+    j.add(111, "leased", "again-1")
+    j.add(111, "leased", "again-2")
+    j.add(112, "released", "again-1")
+    j.add(112, "recalled", "again-2")
+    j.add(113, "leased", "again-2")
+    j.add(114, "leased", "again-1")
+    j.add(115, "delivered", "again-1")
+    j.add(115, "delivered", "again-2")
+    at("gap")
+    j.add(120, "posted", "gap-1", lane_seq=1)
+    j.add(120, "posted", "gap-4", lane_seq=4)
+    at("late")
+    j.add(130, "posted", "late-1", expires_at=131)
+    j.add(131, "leased", "late-1")
+    j.add(132, "delivered", "late-1")
+    j.add(133, "posted", "late-2", expires_at=135)
+    j.add(134, "leased", "late-2")
+    j.add(136, "delivered", "late-2")
+    at("answers", "outbound")
+    j.add(140, "posted", "answer-1", cause_id="question")
+    j.add(141, "posted", "answer-2", cause_id="question")
+    same = j.add(142, "posted", "answer-3", cause_id="other")
+    j.add(142, "posted", "answer-4", cause_id="other", commit=same)
+    at("twice")
+    j.add(150, "posted", "twice-1")
+    j.add(151, "cancelled", "twice-1", reason="operator")
+    j.add(152, "posted", "twice-1")
+    at("lost")
+    j.add(160, "posted", "lost-1", expires_at=170)
+    j.add(5_000, "posted", "lost-2", expires_at=9_000)
+    return j
+
+
+def rows_of(found: DataFrame) -> Rows:
+    return [row.asDict(recursive=True) for row in found.collect()]
+
+
+def kept(frame_: DataFrame) -> DataFrame:
+    """Cut off from how it came about: plans stay small."""
+    return frame_.localCheckpoint()
+
+
+@pytest.fixture(scope="session")
+def whole(spark: SparkSession) -> Batch:
+    batch = transforms.advance(story().frame(spark), keep=kept)
+    return Batch(*map(kept, batch))
+
+
+@pytest.fixture(scope="session")
+def messages(whole: Batch) -> dict[tuple[str, int], dict[str, Any]]:
+    return {(row["message_id"], row["generation"]): row for row in rows_of(whole.messages)}
+
+
+@pytest.fixture(scope="session")
+def anomalies(whole: Batch) -> set[tuple[str, str]]:
+    found = [(row["kind"], row["message_id"]) for row in rows_of(whole.anomalies)]
+    assert len(found) == len(set(found))
+    return set(found)
+
+
+def test_each_message_has_its_outcome(messages: dict[tuple[str, int], dict[str, Any]]) -> None:
+    assert {key: row["outcome"] for key, row in messages.items()} == {
+        ("live-1", 1): "delivered",
+        ("stored-1", 1): "delivered",
+        ("stored-2", 1): "delivered",
+        ("paused-1", 1): "uncertain",
+        ("dead-1", 1): "delivered",
+        ("refused-1", 1): "refused",
+        ("refused-2", 1): "expired",
+        ("orphan-1", 1): "delivered",
+        ("order-1", 1): "delivered",
+        ("order-2", 1): "delivered",
+        ("again-1", 1): "delivered",
+        ("again-2", 1): "delivered",
+        ("gap-1", 1): "open",
+        ("gap-4", 1): "open",
+        ("late-1", 1): "delivered",
+        ("late-2", 1): "delivered",
+        ("answer-1", 1): "open",
+        ("answer-2", 1): "open",
+        ("answer-3", 1): "open",
+        ("answer-4", 1): "open",
+        ("twice-1", 1): "cancelled",
+        ("twice-1", 2): "open",
+        ("lost-1", 1): "open",
+        ("lost-2", 1): "open",
+    }
+
+
+def test_a_message_is_live_if_the_lease_of_its_commit_delivered_it(
+    messages: dict[tuple[str, int], dict[str, Any]],
+) -> None:
+    assert messages["live-1", 1]["live"]
+    assert messages["live-1", 1]["duplicates"] == 1
+    assert not messages["stored-1", 1]["live"]
+
+
+def test_lives_are_separated_by_redriven(messages: dict[tuple[str, int], dict[str, Any]]) -> None:
+    row = messages["dead-1", 1]
+    assert (row["lives"], row["attempts"], row["latency"]) == (2, 2, 12 * SECOND)
+
+
+def test_waits_go_to_the_first_cause_that_applies_and_add_up(
+    messages: dict[tuple[str, int], dict[str, Any]],
+) -> None:
+    def waits(id: str) -> dict[str, float]:
+        row = messages[id, 1]
+        found = {name[5:]: row[name] / SECOND for name in row if name.startswith("wait_") and row[name]}
+        assert sum(found.values()) == (row["finished_at"] - row["posted_at"]).total_seconds()
+        return found
+
+    assert waits("live-1") == {"in_flight": 2}
+    assert waits("stored-1") == {"offline": 5, "idle": 1, "in_flight": 2}
+    assert waits("stored-2") == {"offline": 5, "lane": 3, "idle": 1 + 2, "in_flight": 2, "backoff": 5}
+    assert waits("dead-1") == {"idle": 2, "in_flight": 2, "parked": 8}
+    assert messages["paused-1", 1]["wait_idle"] is None
+
+
+def test_every_anomaly_is_found_and_none_is_invented(anomalies: set[tuple[str, str]]) -> None:
+    assert anomalies == {
+        ("lost", "orphan-1"),
+        ("lost", "lost-1"),
+        ("lane_gap", "gap-4"),
+        ("out_of_order", "order-1"),
+        ("out_of_order", "again-1"),
+        ("delivered_twice", "dead-1"),
+        ("settled_after_finished", "dead-1"),
+        ("delivered_after_expiry", "late-1"),
+        ("answered_twice", "question"),
+    }
+
+
+def test_attempts_say_how_they_ended(whole: Batch) -> None:
+    found = [(row["message_id"], row["ended"]) for row in rows_of(whole.attempts.orderBy("lease_offset"))]
+    assert [ended for id, ended in found if id == "stored-2"] == ["retried", "delivered"]
+    assert [ended for id, ended in found if id == "again-1"] == ["released", "delivered"]
+    assert ("paused-1", "uncertain") in found
+
+
+def test_the_books_add_up(whole: Batch) -> None:
+    books = transforms.books(whole.partials)
+    assert not transforms.check_books(books).collect()
+    total = books.agg(*(F.sum(n).alias(n) for n in ("posted", "delivered", "refused", "duplicate", "remainder")))
+    assert rows_of(total) == [{"posted": 22, "delivered": 10, "refused": 2, "duplicate": 2, "remainder": 1}]
+    ids = [row["remainder_ids"] for row in rows_of(books) if row["remainder_ids"]]
+    assert ids == [["orphan-1"]]
+
+
+def test_percentiles_are_within_two_percent(whole: Batch) -> None:
+    rows = rows_of(transforms.latency(whole.partials))
+    live = next(row for row in rows if row["live"])
+    assert live["count"] == 1
+    assert abs(live["p50"] / (2 * SECOND) - 1) <= 0.02
+
+
+def test_availability_is_a_share_of_what_the_journal_covers(whole: Batch) -> None:
+    rows = {row["mailbox"]: row for row in rows_of(transforms.availability(whole.partials))}
+    stored = rows["stored"]
+    assert (stored["connections"], stored["half_open"]) == (2, 1)
+    assert stored["online"] == (2 + 5_000 - 20) * SECOND
+    assert stored["covered"] == 5_000 * SECOND
+
+
+def test_dead_letters_group_by_error(whole: Batch) -> None:
+    (row,) = rows_of(transforms.deadletters(whole.partials))
+    assert (row["error"], row["count"], row["redriven"], row["redriven_delivered"]) == (
+        "timeout after # s of #", 1, 1, 1,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", [1])
+def test_the_same_rows_come_of_any_batches(spark: SparkSession, whole: Batch, seed: int) -> None:
+    rows = story().rows
+    dice = random.Random(seed)
+    cuts = [0, *sorted(dice.sample(range(1, len(rows)), 2)), len(rows)]
+    journal = story()
+    carried: DataFrame | None = None
+    final: dict[str, Rows] = {"messages": [], "attempts": [], "anomalies": [], "partials": []}
+    still: dict[str, Rows] = {}
+    for first, last in pairwise(cuts):
+        new = journal.frame(spark, first + 1, last)
+        known = {row["message_id"]: row for row in final["messages"]}
+        strays = [row["message_id"] for row in rows_of(transforms.strays(new, carried))]
+        posts = [row["message_id"] for row in journal.rows[first:last] if row["event"] == "posted"]
+        back = sorted({id for id in (*strays, *posts) if id in known})
+        recalled = before = None
+        if back:
+            recalled = frame(spark, [row for row in journal.rows[:first] if row["message_id"] in back])
+            before = spark.createDataFrame([known[id] for id in back], whole.messages.schema)
+        batch = Batch(*map(kept, transforms.advance(new, carried, recalled, before, keep=kept)))
+        # What comes again takes the place of what was there.
+        final["messages"] = [row for row in final["messages"] if row["message_id"] not in back]
+        final["attempts"] = [row for row in final["attempts"] if row["message_id"] not in back]
+        for name in final:
+            every = rows_of(getattr(batch, name))
+            final[name] += [row for row in every if row["part"] != "open"]
+            still[name] = [row for row in every if row["part"] == "open"]
+        carried = batch.carried
+
+    def text(found: Rows) -> list[str]:
+        return sorted(map(str, found))
+
+    for name in ("messages", "attempts", "anomalies"):
+        assert text(final[name] + still[name]) == text(rows_of(getattr(whole, name))), name
+    partials = spark.createDataFrame(final["partials"] + still["partials"], whole.partials.schema)
+    for gold in ("books", "latency", "depth", "availability", "deadletters", "outages"):
+        table = getattr(transforms, gold)
+        assert text(rows_of(table(partials))) == text(rows_of(table(whole.partials))), gold
