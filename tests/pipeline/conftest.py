@@ -1,0 +1,27 @@
+"""One Spark session for all tests of the pipeline."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """A small local session; where Spark, Java or Delta is missing, its one line says so."""
+    from posthouse.pipeline import session
+
+    settings = session.Settings(
+        master="local[2]",
+        memory_mb=2_048,
+        conf={"spark.sql.shuffle.partitions": "2", "spark.default.parallelism": "2"},
+        environment=dict(os.environ),
+    )
+    with session.start(settings) as started:
+        yield started
