@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from . import books_read
+from . import books_read, books_replay
 from .option import pass_session, yes
 from .root import Group
 from .session import FOUND, Failure, Session
@@ -355,3 +355,10 @@ def generate(
 
 
 books_read.attach(books)
+books_replay.attach(
+    books,
+    _spark_options,
+    lambda session, lake, master, remote, conf: _job(
+        session, lake, master, remote, conf, lambda done, total, doing: None
+    ),
+)
