@@ -243,36 +243,37 @@ class Job:
 
         new = keep(new)
         self._write_events(plan, new)
-        whole = plan.mode != APPEND
-        held: DataFrame | None = None
-        if plan.mode == RECOMPUTE:
-            whole_journal = self._unforgotten(self._load("events", plan).drop("day", "batch"), plan.after)
-            batch = transforms.advance(whole_journal.unionByName(new), keep=keep)
-        elif plan.mode == REBUILD or "carried" not in plan.versions:
-            batch = transforms.advance(new, keep=keep)
-        else:
+        mode, held = plan.mode, None
+        if mode == APPEND and "carried" in plan.versions:
             carried = self._load("carried", plan).drop("batch")
-            strays = transforms.strays(new, carried)
-            ids = [row[0] for row in strays.select("message_id").distinct().limit(STRAYS_MAX + 1).collect()]
             closed = self._load("messages", plan).where(F.col("part") != schema.OPEN)
-            recalled = None
-            if ids:
-                found = closed.where(F.col("message_id").isin(ids)).join(strays, on=list(KEY), how="left_semi")
-                rows = found.collect()
+            # Finished messages that something new concerns: events that came after, and the same id posted again.
+            posts = new.where(F.col("event") == "posted").select(*KEY)
+            rows = _found(closed, transforms.strays(new, carried).unionByName(posts).distinct())
+            if rows is None:
+                mode = RECOMPUTE
+            else:
+                recalled = None
                 if rows:
                     held = keep(self.spark.createDataFrame(rows, closed.schema))
                     recalled = (
                         self._load("events", plan)
                         .drop("day", "batch")
                         .where(F.col("message_id").isin(sorted({row["message_id"] for row in rows})))
-                        .join(held.select(*KEY).distinct(), on=list(KEY), how="left_semi")
+                        .join(F.broadcast(held.select(*KEY).distinct()), on=list(KEY), how="left_semi")
                     )
-            causes = transforms.causes(new)
-            answered = closed.join(F.broadcast(causes), on=["node", "desk", "cause_id"], how="left_semi")
-            batch = transforms.advance(new, carried, recalled, held, answered, keep=keep)
+                causes = F.broadcast(transforms.causes(new))
+                answered = closed.join(causes, on=["node", "desk", "cause_id"], how="left_semi")
+                batch = transforms.advance(new, carried, recalled, held, answered, keep=keep)
+        elif mode != RECOMPUTE:
+            batch = transforms.advance(new, keep=keep)
+        if mode == RECOMPUTE:
+            all_of_it = self._unforgotten(self._load("events", plan).drop("day", "batch"), plan.after)
+            batch = transforms.advance(all_of_it.unionByName(new), keep=keep)
+        whole = mode != APPEND
         tables = {name: getattr(batch, name) for name in SILVER}
         old = held
-        if plan.mode == RECOMPUTE and "messages" in plan.versions:
+        if mode == RECOMPUTE and "messages" in plan.versions:
             old = self._load("messages", plan).where(F.col("part") != schema.OPEN)
         tables["messages"] = _revised(tables["messages"], old)
         tables["anomalies"] = tables["anomalies"].unionByName(
@@ -571,6 +572,22 @@ def _prepared(spark: SparkSession) -> SparkSession:
     """The session with what the writes need: what is replaced and what is added go into one commit."""
     spark.conf.set("spark.databricks.delta.replaceWhere.constraintCheck.enabled", "false")
     return spark
+
+
+def _found(closed: DataFrame, wanted: DataFrame) -> list[Any] | None:
+    """The finished rows of these messages; None if they are too many to be taken one by one."""
+    from pyspark.sql import functions as F
+
+    # First by the id alone, so that of a long history one column is read.
+    ids = F.broadcast(wanted.select("message_id").distinct())
+    near = closed.select("message_id").join(ids, on="message_id", how="left_semi").distinct().limit(STRAYS_MAX + 1)
+    found = [row[0] for row in near.collect()]
+    if len(found) > STRAYS_MAX:
+        return None
+    if not found:
+        return []
+    rows = closed.where(F.col("message_id").isin(found)).join(F.broadcast(wanted), on=list(KEY), how="left_semi")
+    return list(rows.select(*closed.columns).collect())
 
 
 def _revised(rows: DataFrame, old: DataFrame | None) -> DataFrame:

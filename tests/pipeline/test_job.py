@@ -1,0 +1,312 @@
+"""The job on a real Spark session: exactly once, whatever is killed, repeated, late or wrong.
+
+The transforms have their own tests; here they are replaced by small ones with the same shape, so that a batch is
+quick and every stage can be interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from posthouse.errors import InvalidInput, StoreCorrupt, StoreHeld
+from posthouse.journal import schema as contract
+from posthouse.pipeline import generate, job, transforms
+from posthouse.pipeline.job import Job
+from posthouse.pipeline.schema import OPEN
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.timeout(600)
+
+KEY = ("node", "desk", "mailbox", "sender", "message_id")
+PARTIALS = "part string, n bigint"
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing of the job runs behind it."""
+
+
+def advance(
+    events: DataFrame,
+    carried: DataFrame | None = None,
+    recalled: DataFrame | None = None,
+    before: DataFrame | None = None,
+    answered: DataFrame | None = None,
+    keep: Callable[[DataFrame], DataFrame] = lambda frame: frame,
+) -> Any:
+    """A message is closed when it was delivered; what is open is carried as events."""
+    from pyspark.sql import functions as F
+
+    for more in (carried, recalled):
+        if more is not None:
+            events = events.unionByName(more)
+    about = events.where("message_id <> ''")
+    done = F.max(F.when(F.col("event") == "delivered", F.col("at")))
+    rows = about.groupBy(*KEY).agg(
+        done.alias("finished_at"),
+        F.min(F.when(F.col("event") == "posted", F.col("at"))).alias("posted_at"),
+        F.max("offset").alias("last_offset"),
+        F.count("*").alias("events"),
+        F.lit(1).alias("generation"),
+        F.max("cause_id").alias("cause_id"),
+    )
+    part = F.when(F.col("finished_at").isNull(), OPEN).otherwise(F.date_format("finished_at", "yyyy-MM-dd"))
+    messages = rows.select(part.alias("part"), *rows.columns)
+    names = [name for name in messages.columns if name != "part"]
+    attempts = about.where("event = 'leased'").select(F.lit(OPEN).alias("part"), *KEY, "offset")
+    if before is not None:
+        assert set(names) <= set(before.columns)
+    ddl = "part string, kind string, node string, desk string, mailbox string, sender string, message_id string,"
+    anomalies = events.sparkSession.createDataFrame([], ddl + " offsets array<bigint>, detail string")
+    sums = messages.groupBy("part").agg(F.count("*").cast("bigint").alias("n"))
+    if before is not None:
+        minus = before.groupBy("part").agg((-F.count("*")).cast("bigint").alias("n"))
+        sums = sums.unionByName(minus)
+    still = about.join(messages.where(F.col("part") == OPEN).select(*KEY), on=list(KEY), how="left_semi")
+    return SimpleNamespace(
+        messages=messages, attempts=attempts, anomalies=anomalies, partials=sums,
+        carried=still.select(*contract.NAMES),
+    )  # fmt: skip
+
+
+def strays(events: DataFrame, carried: DataFrame | None = None) -> DataFrame:
+    posts = events.where("event = 'posted'").select(*KEY)
+    known = posts if carried is None else posts.unionByName(carried.select(*KEY))
+    return events.where("message_id <> ''").select(*KEY).distinct().join(known, on=list(KEY), how="left_anti")
+
+
+def causes(events: DataFrame) -> DataFrame:
+    return events.where("event = 'posted' AND cause_id IS NOT NULL").select("node", "desk", "cause_id").distinct()
+
+
+def books(partials: DataFrame) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    zero = F.lit(0).cast("bigint")
+    total = F.sum("n").cast("bigint")
+    return partials.groupBy(F.lit("w").alias("window"), F.lit("d").alias("desk"), F.lit("").alias("kind")).agg(
+        total.alias("posted"),
+        F.sum(F.when(F.col("part") != OPEN, F.col("n"))).cast("bigint").alias("delivered"),
+        *(zero.alias(name) for name in ("dead", "expired", "cancelled", "uncertain")),
+        F.coalesce(F.sum(F.when(F.col("part") == OPEN, F.col("n"))), zero).cast("bigint").alias("open"),
+    )
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transforms, "advance", advance)
+    monkeypatch.setattr(transforms, "strays", strays)
+    monkeypatch.setattr(transforms, "causes", causes)
+    monkeypatch.setattr(transforms, "books", books)
+    monkeypatch.setattr(job, "GOLD", ("books",))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("made") / "j"
+    generate.generate(out, events=2_000, seed=5, nodes=2, segment_events=250)
+    return out
+
+
+def tables(spark: SparkSession, lake: Path, names: tuple[str, ...] = ("events", "messages", "books")) -> Any:
+    """Every row of some tables, without what depends on the cut into batches."""
+    found = {}
+    for name in names:
+        rows = spark.read.format("delta").load(str(lake / name)).drop("batch", "revision")
+        found[name] = sorted(map(repr, rows.collect()))
+    return found
+
+
+def killer(at: str) -> Callable[[str], None]:
+    def stage(reached: str) -> None:
+        if reached == at:
+            raise Killed(at)
+
+    return stage
+
+
+@pytest.mark.usefixtures("small")
+def test_a_kill_at_any_stage_and_a_rerun_give_the_same_tables(spark: SparkSession, made: Path, tmp_path: Path) -> None:
+    calm = Job(str(tmp_path / "calm"), lambda: spark, batch_events=1_200)
+    calm.run(str(made))
+    wanted = tables(spark, tmp_path / "calm")
+    assert len(wanted["events"]) > 1_900
+    lake = tmp_path / "killed"
+    # Each run gets one stage further into some batch, and the next takes over.
+    for stage in ("planned", "events", "messages", "partials", "carried", "segments", "committed", "books"):
+        with pytest.raises(Killed):
+            Job(str(lake), lambda: spark, batch_events=1_200, stage=killer(stage)).run(str(made))
+    Job(str(lake), lambda: spark, batch_events=1_200).run(str(made))
+    assert tables(spark, lake) == wanted
+
+
+@pytest.mark.usefixtures("small")
+def test_a_naive_append_fails_the_same_test(
+    spark: SparkSession, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def naive(self: Job, name: str, rows: DataFrame, batch: int, **named: Any) -> None:
+        from pyspark.sql import functions as F
+
+        rows = rows.withColumn("batch", F.lit(batch).cast("bigint")) if named.get("stamped", True) else rows
+        mode = "append" if name in ("events", "messages") else "overwrite"
+        rows.write.format("delta").mode(mode).save(self.ledger.table(name))
+
+    monkeypatch.setattr(Job, "_write", naive)
+    Job(str(tmp_path / "calm"), lambda: spark).run(str(made))
+    with pytest.raises(Killed):
+        Job(str(tmp_path / "killed"), lambda: spark, stage=killer("messages")).run(str(made))
+    Job(str(tmp_path / "killed"), lambda: spark).run(str(made))
+    names = ("events", "messages")
+    assert tables(spark, tmp_path / "killed", names) != tables(spark, tmp_path / "calm", names)
+
+
+@pytest.mark.usefixtures("small")
+def test_nothing_new_needs_no_spark_and_changes_nothing(spark: SparkSession, made: Path, tmp_path: Path) -> None:
+    Job(str(tmp_path), lambda: spark).run(str(made))
+
+    def never() -> SparkSession:
+        raise AssertionError("Spark was started")
+
+    result = Job(str(tmp_path), never).run(str(made))
+    assert (result.batches, result.events) == (0, 0)
+    assert {finding.kind for finding in result.findings} == {"journal_gap", "chain_broken"}
+
+
+@pytest.mark.usefixtures("small")
+def test_segments_in_any_order_give_the_same_tables(spark: SparkSession, made: Path, tmp_path: Path) -> None:
+    """One node first, the other one's segments from the last to the first, half-written files in between."""
+    Job(str(tmp_path / "calm"), lambda: spark).run(str(made))
+    folder = tmp_path / "j"
+    files = sorted(made.glob("node=*/*.parquet"))
+    late = [files[0], files[-1], *files[2:-1], files[1]]
+    for group in (late[:2], late[2:-1], late[-1:]):
+        for path in group:
+            target = folder / path.parent.name / path.name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, target)
+        (folder / files[0].parent.name / ".half.parquet.tmp").write_bytes(b"PAR1")
+        result = Job(str(tmp_path / "lake"), lambda: spark).run(str(folder))
+    assert result.late
+    assert tables(spark, tmp_path / "lake") == tables(spark, tmp_path / "calm")
+
+
+@pytest.mark.usefixtures("small")
+def test_bad_files_are_named_and_the_rest_is_processed(spark: SparkSession, made: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "j"
+    shutil.copytree(made, folder)
+    *_, last = sorted((folder / "node=node-1").glob("*.parquet"))
+    content = last.read_bytes()
+    last.write_bytes(content[: len(content) // 2])
+    shutil.copyfile(made / "_answers.json", folder / "node=node-1" / "stray.json")
+    result = Job(str(tmp_path / "lake"), lambda: spark).run(str(folder))
+    assert [name for name, _ in result.rejected] == [f"node=node-1/{last.name}"]
+    said = [finding.detail for finding in result.findings if finding.kind == "bad_segment"]
+    assert any(last.name in text for text in said)
+    assert any("stray.json" in text for text in said)
+    shown = spark.read.format("delta").load(str(tmp_path / "lake" / "anomalies")).where("kind = 'bad_segment'")
+    assert shown.count() == 2
+    # Whole again, it is taken in, and nothing is held against it.
+    last.write_bytes(content)
+    (folder / "node=node-1" / "stray.json").unlink()
+    result = Job(str(tmp_path / "lake"), lambda: spark).run(str(folder))
+    assert result.rejected == []
+    assert result.segments == 1
+    Job(str(tmp_path / "calm"), lambda: spark).run(str(made))
+    assert tables(spark, tmp_path / "lake") == tables(spark, tmp_path / "calm")
+
+
+@pytest.mark.usefixtures("small")
+def test_a_mailbox_stays_forgotten(spark: SparkSession, made: Path, tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    books_job = Job(str(lake), lambda: spark)
+    books_job.run(str(made))
+    events = spark.read.format("delta").load(str(lake / "events"))
+    mailbox = events.where("event = 'posted'").first()["mailbox"]
+    count = events.where(events["mailbox"] == mailbox).count()
+    done = books_job.forget(mailbox, str(made))
+    assert done["events_erased"] == count
+    assert sum(each["events"] for each in done["segments"]) == count
+    kept = tables(spark, lake)
+    assert not any(f"mailbox={mailbox!r}" in row for rows in kept.values() for row in rows)
+    held = b"".join(path.read_bytes() for path in lake.glob("events/**/*.parquet"))
+    assert held
+    assert not _rows_in_files(lake / "events", mailbox)
+    books_job.run(str(made), rebuild=True)
+    assert tables(spark, lake) == kept
+
+
+def _rows_in_files(table: Path, mailbox: str) -> int:
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    total = 0
+    for path in table.glob("**/*.parquet"):
+        if "_delta_log" not in path.parts:
+            column = pq.ParquetFile(path).read(columns=["mailbox"]).column("mailbox")
+            total += pc.sum(pc.equal(column, mailbox)).as_py() or 0
+    return total
+
+
+@pytest.mark.usefixtures("small")
+def test_two_at_once_and_lost_records_are_refused(spark: SparkSession, made: Path, tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    first = Job(str(lake), lambda: spark)
+    with first.ledger.alone("run"), pytest.raises(StoreHeld, match=rf"books run \(process {os.getpid()} on"):
+        Job(str(lake), lambda: spark).run(str(made))
+    with pytest.raises(Killed):
+        Job(str(lake), lambda: spark, stage=killer("messages")).run(str(made))
+    with pytest.raises(InvalidInput, match="was interrupted"):
+        first.compact()
+    first.run(str(made))
+    assert first.compact()
+    wanted = tables(spark, lake)
+    shutil.rmtree(lake / "_posthouse")
+    with pytest.raises(StoreCorrupt, match="no record"):
+        first.run(str(made))
+    first.run(str(made), rebuild=True)
+    assert tables(spark, lake) == wanted
+
+
+CHILD = """\
+import os, signal, sys
+sys.path.insert(0, {root!r})
+from posthouse.pipeline import session
+from posthouse.pipeline.job import Job
+def stage(reached):
+    print(reached, flush=True)
+    if reached == {stage!r}:
+        os.kill(os.getpid(), signal.SIGKILL)
+settings = session.Settings(master="local[2]", memory_mb=2048, conf={conf!r}, environment=dict(os.environ))
+with session.start(settings) as spark:
+    Job({lake!r}, lambda: spark, stage=stage).run({journal!r})
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1_800)
+@pytest.mark.parametrize("stage", ["events", "messages", "carried"])
+def test_a_driver_killed_between_write_and_commit(spark: SparkSession, made: Path, tmp_path: Path, stage: str) -> None:
+    """A process of its own, a real SIGKILL, the real transforms."""
+    lake = tmp_path / "lake"
+    program = CHILD.format(
+        root=str(Path(__file__).parents[2]), stage=stage, lake=str(lake), journal=str(made),
+        conf={"spark.sql.shuffle.partitions": "2"},
+    )  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr[-2_000:]
+    assert done.stdout.split()[-1] == stage
+    Job(str(lake), lambda: spark).run(str(made))
+    Job(str(tmp_path / "calm"), lambda: spark).run(str(made))
+    names = ("events", "messages", "attempts", "anomalies", *job.GOLD)
+    assert tables(spark, lake, names) == tables(spark, tmp_path / "calm", names)
