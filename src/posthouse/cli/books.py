@@ -70,8 +70,11 @@ def _job(
             raise click.UsageError(f"--conf takes NAME=VALUE, not {text[:80]!r}")
         given[name.strip()] = value
     config = session.config()
+    usual = config.text_or_none("books.master")
+    if not master and not remote and usual and usual.startswith("sc://"):
+        remote = usual
     settings = spark.Settings(
-        master=None if remote else (master or config.text_or_none("books.master")),
+        master=None if remote else (master or usual),
         remote=remote,
         conf=given,
         environment=dict(os.environ),
