@@ -16,7 +16,7 @@ POINT = "struct<at:bigint,paused:boolean,offline:boolean,paused_us:bigint,offlin
 
 
 def connections(context: DataFrame) -> DataFrame:
-    """One row a connection: (node, desk, mailbox, holder, since, until, first, last, ending, seen).
+    """One row a connection: (node, desk, mailbox, holder, since, until, first, last, ending, followed, seen).
 
     A new `connected` of the mailbox ends the one before, `started` ends all of its node; ``until`` is null while it
     lasts. ``seen`` says that its end was known in an earlier batch.
@@ -60,8 +60,8 @@ def connections(context: DataFrame) -> DataFrame:
             .when(F.col("next.event") == "connected", F.lit("replaced"))
             .when(F.col("next.event") == "started", F.lit("restart"))
             .alias("ending"),
+            F.coalesce(F.col("next.event") == "connected", F.lit(False)).alias("followed"),
             F.coalesce(F.col("next.role") == "context", F.lit(False)).alias("seen"),
-            F.coalesce(F.col("role") == "context", F.lit(False)).alias("begin_seen"),
         )
     )
 
@@ -73,7 +73,8 @@ def timelines(context: DataFrame, places: DataFrame) -> DataFrame:
     """
     links = connections(context)
     ups = links.select(*BOX, F.col("first").alias("offset"), F.col("since").alias("at"), F.lit(True).alias("online"))
-    downs = links.where(F.col("last").isNotNull() & (F.col("ending") != "replaced")).select(
+    # Where a newer connection took its place the mailbox stays online.
+    downs = links.where(F.col("last").isNotNull() & ~F.col("followed")).select(
         *BOX, F.col("last").alias("offset"), F.col("until").alias("at"), F.lit(False).alias("online")
     )
     # From the desk's first connection on, a mailbox without one is offline.
