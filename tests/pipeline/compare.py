@@ -120,7 +120,7 @@ def findings(ours: list[dict[str, Any]], oracle: Oracle) -> None:
         {(row["kind"], row["node"], *_place(row)) for row in rows if row["kind"] in ("journal_gap", "clock_back")}
         for rows in (ours, theirs)
     ]
-    assert placed[0] == placed[1]
+    assert not placed[0] ^ placed[1], f"invented {placed[0] - placed[1]}, missing {placed[1] - placed[0]}"
 
 
 def _place(finding: Row) -> tuple[int, ...]:
@@ -133,11 +133,11 @@ def latency(ours: list[dict[str, Any]], oracle: Oracle) -> None:
     """Counts are exact, quantiles within 2 %."""
     key = ("window", "desk", "kind", "live")
     theirs = _by_key("latency", oracle.table("latency"), key)
-    assert {tuple(row[c] for c in key) for row in ours} == theirs.keys()
+    assert not (other := {tuple(row[c] for c in key) for row in ours} ^ theirs.keys()), other
     for row in ours:
         all_of = theirs[tuple(row[column] for column in key)]["all_of"]
-        assert row["count"] == len(all_of)
-        assert sum(dict(row["buckets"]).values()) == len(all_of)
+        assert row["count"] == len(all_of), row
+        assert sum(dict(row["buckets"]).values()) == len(all_of), row
         for name, share in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99)):
             exact = all_of[max(math.ceil(len(all_of) * share), 1) - 1]
             assert abs(row[name] - exact) <= 0.02 * exact + 1, (name, row, exact)
@@ -167,7 +167,8 @@ def answers(ours: list[dict[str, Any]], sheet: dict[str, Any]) -> None:
     """Each planted anomaly is found with its evidence, and none is invented."""
     found = {_identity(row): row for row in ours}
     wanted = {_identity(row): row for row in sheet["findings"]}
-    assert found.keys() == wanted.keys()
+    assert not found.keys() - wanted.keys(), f"invented: {sorted(found.keys() - wanted.keys(), key=str)}"
+    assert not wanted.keys() - found.keys(), f"missed: {sorted(wanted.keys() - found.keys(), key=str)}"
     for each, row in wanted.items():
         # A chain is shown by any offset of its segment; an answer given twice by its first two.
         if each[0] != "chain_broken":

@@ -57,9 +57,6 @@ STEPS: tuple[tuple[str, str], ...] = (
             count(*) filter (where event = 'delivered')
                 over (partition by {KEY}, generation, life order by "offset"
                       rows between unbounded preceding and 1 preceding) as delivered_before,
-            last_value(case when event = 'leased' then "offset" end ignore nulls)
-                over (partition by {KEY}, generation order by "offset"
-                      rows between unbounded preceding and 1 preceding) as lease_before,
             last_value(expires_at ignore nulls)
                 over (partition by {KEY}, generation order by "offset"
                       rows between unbounded preceding and current row) as expires_now,
@@ -169,7 +166,8 @@ STEPS: tuple[tuple[str, str], ...] = (
         left join ends x on (x.node, x.desk, x.mailbox, x.sender, x.message_id, x.generation)
             = (l.node, l.desk, l.mailbox, l.sender, l.message_id, l.generation)
         left join said e on e.node = l.node and e."offset" = x.end_offset
-        left join events d on d.node = e.node and d."offset" = e.lease_before
+        -- The lease that delivered it is the one that its delivery ended.
+        left join leases d on d.node = e.node and d.end_offset = e."offset"
         where l.says > 0 or l.refusals > 0
         """,
     ),
@@ -270,7 +268,7 @@ STEPS: tuple[tuple[str, str], ...] = (
         union all
         select 'delivered_after_expiry', s.node, s.desk, s.mailbox, s.sender, s.message_id,
             list(l."offset" order by l."offset")
-        from said s join said l on l.node = s.node and l."offset" = s.lease_before
+        from said s join leases l on l.node = s.node and l.end_offset = s."offset"
         where s.event = 'delivered' and s.finished_before is null and l.ts >= l.expires_now group by s.node, s.desk,
             s.mailbox, s.sender, s.message_id
         union all
