@@ -132,7 +132,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "books.enabled",
         Kind.SWITCH,
-        True,
+        False,
         "Whether `posthouse up` keeps the books, in a process of its own.",
     ),
     Setting("books.lake", Kind.PLACE, ".posthouse/lake", "The folder or URL of the books' tables."),
