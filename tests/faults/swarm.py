@@ -94,6 +94,7 @@ class Connection:
         self.stay = Stay()
         self._reader = reader
         self._writer = writer
+        self._leaving = False
 
     @classmethod
     async def open(cls, actor: Actor) -> Connection:
@@ -172,7 +173,8 @@ class Connection:
                 stay.came.append(Came(came.from_address, came.message_id.decode(), digest(data)))
                 confirms = came.type == MessageType.MESSAGE and not came.encrypted.ciphertext.startswith(POISON)
                 # Now and then one is forgotten: it must come again, next time.
-                if confirms and actor.swarm.random.random() >= 0.03:
+                # Behind our own close frame nobody would read it.
+                if confirms and not self._leaving and actor.swarm.random.random() >= 0.03:
                     stay.confirmed.append((came.from_address, came.message_id.decode()))
                     self.write(0x82, actor.confirmation(came))
             case _:
@@ -182,6 +184,7 @@ class Connection:
         self._writer.transport.abort()
 
     def close(self) -> None:
+        self._leaving = True
         self.write(0x88, struct.pack(">H", 1000))
 
     def pause(self) -> None:
