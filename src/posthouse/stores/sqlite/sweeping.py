@@ -87,10 +87,10 @@ class Sweeping(Settling):
             numbers |= {row[0] for row in rows}
         due: list[tuple[Instant, int, Entry]] = []
         for entry in work.read_rows(list(numbers)):
-            if entry.since is not None and not entry.memory and entry.lane.box.desk.name in work.policies:
-                kept_until = rules.kept_until(entry.lane.box.desk.policy, entry.state, entry.since)
-                if kept_until is not None and kept_until <= at:
-                    due.append((kept_until, entry.number, entry))
+            if entry.since is not None and not entry.memory and entry.lane.box.desk.in_force:
+                keep_us = entry.lane.box.desk.keep_us[entry.state]
+                if keep_us is not None and entry.since + keep_us <= at:
+                    due.append((entry.since + keep_us, entry.number, entry))
         due.sort(key=lambda item: item[:2])
         aside = [entry for _, _, entry in due if entry.state not in FINISHED][:limit]
         for entry in aside:
@@ -113,12 +113,12 @@ class Sweeping(Settling):
         numbers = {row[0] for row in rows} | work.dirty.keys()
         ended: list[tuple[Instant, int, Entry]] = []
         for entry in work.read_rows(list(numbers)):
-            policy = work.policies.get(entry.lane.box.desk.name)
-            if entry.memory and policy is not None:
+            desk = entry.lane.box.desk
+            if entry.memory and desk.in_force:
                 assert entry.since is not None
-                known_until = rules.known_until(policy, entry.state, entry.since)
-                if known_until is not None and known_until <= at:
-                    ended.append((known_until, entry.number, entry))
+                know_us = desk.know_us[entry.state]
+                if know_us is not None and entry.since + know_us <= at:
+                    ended.append((entry.since + know_us, entry.number, entry))
         ended.sort(key=lambda item: item[:2])
         for _, _, entry in ended[:limit]:
             work.forget(entry)
