@@ -98,16 +98,15 @@ class Submissions:
 
     def _schedule(self) -> None:
         self._scheduled = True
-        if not self._answering:
-            wait_s = self._wait_s()
-            if wait_s > 0:
-                self._port.later(wait_s, self._turn)
-            else:
-                self._port.soon(self._turn)
+        if not self._answering and not self._gathers():
+            self._port.soon(self._turn)
 
-    def _wait_s(self) -> float:
-        """How long what is added now is to gather."""
-        return self._next_at - self._port.monotonic() if self._gather_s else 0.0
+    def _gathers(self) -> bool:
+        """Whether what was added is to wait for more; then its turn is planned."""
+        wait_s = self._next_at - self._port.monotonic() if self._gather_s else 0.0
+        if wait_s > 0:
+            self._port.later(wait_s, self._turn)
+        return wait_s > 0
 
     def _turn(self) -> None:
         self._scheduled = False
@@ -134,12 +133,8 @@ class Submissions:
         finally:
             if self._answering:
                 self._answering = False
-                if self._scheduled:
-                    wait_s = self._wait_s()
-                    if wait_s > 0:
-                        self._port.later(wait_s, self._turn)
-                    else:
-                        self._turn()
+                if self._scheduled and not self._gathers():
+                    self._turn()
             if self._drained:
                 self._look()
 
