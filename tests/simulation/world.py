@@ -569,3 +569,11 @@ class Agent:
         assert self.client is not None
         make = envelope.block_notification if block else envelope.unblock_notification
         self.client.send(make(self.address, other.address, self.world.now_us() // 1_000))
+
+
+def online(world: World, agent: Agent) -> Client:
+    """Connect and wait until it is live."""
+    client = agent.connect()
+    world.run(0.5)
+    assert client.is_open
+    return client

@@ -4,37 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 
-import pytest
-from tests.simulation.world import FAST, Agent, Client, World
+from tests.simulation.world import FAST, Agent, World, online
 
 from posthouse.mailbox.event import Event
 from posthouse.wire import envelope
 
 
-def online(world: World, agent: Agent) -> Client:
-    client = agent.connect()
-    world.run(0.5)
-    assert client.is_open
-    return client
-
-
 def events(world: World, *names: str) -> list[Event]:
     return [event for _, _, event in world.store.events() if event.event in names]
-
-
-@pytest.fixture
-def world() -> World:
-    return World(1)
-
-
-@pytest.fixture
-def a(world: World) -> Agent:
-    return world.agent(1)
-
-
-@pytest.fixture
-def b(world: World) -> Agent:
-    return world.agent(2)
 
 
 def test_an_agent_that_proves_its_key_is_given_its_address(world: World, a: Agent) -> None:

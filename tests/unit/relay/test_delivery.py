@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-from tests.simulation.world import FAST, Agent, Client, World
+from tests.simulation.world import FAST, Agent, World, online
 
 from posthouse.mailbox.command import Filter as Select
 from posthouse.mailbox.command import Unpark
@@ -16,14 +16,6 @@ from posthouse.wire import envelope
 from posthouse.wire.envelope import MessageType, id_text
 
 DAY_S = 86_400.0
-
-
-def online(world: World, agent: Agent) -> Client:
-    """Connect and wait until it is live."""
-    client = agent.connect()
-    world.run(0.5)
-    assert client.is_open
-    return client
 
 
 def view(world: World, to: Agent, sender: Agent, id: bytes) -> MessageView | None:
@@ -39,21 +31,6 @@ def state(world: World, to: Agent, sender: Agent, id: bytes) -> State:
 def depth(world: World, agent: Agent) -> int:
     box = world.store.mailbox("relay", agent.address)
     return 0 if box is None else box.depth
-
-
-@pytest.fixture
-def world() -> World:
-    return World(1)
-
-
-@pytest.fixture
-def a(world: World) -> Agent:
-    return world.agent(1)
-
-
-@pytest.fixture
-def b(world: World) -> Agent:
-    return world.agent(2)
 
 
 # A flush.

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-from tests.simulation.world import FAST, HOST, Agent, Client, World
+from tests.simulation.world import FAST, HOST, Agent, World, online
 
 from posthouse.mailbox.event import Event
 from posthouse.relay.settings import Settings
@@ -14,13 +14,6 @@ from posthouse.wire import envelope
 from posthouse.wire.envelope import ENVELOPE_BYTES_MAX, RELAY_ONLY, Envelope, MessageType
 
 LIMITED = dataclasses.replace(FAST, rate_per_s=1.0, rate_burst=10)
-
-
-def online(world: World, agent: Agent) -> Client:
-    client = agent.connect()
-    world.run(0.5)
-    assert client.is_open
-    return client
 
 
 def refusals(world: World) -> list[Event]:
@@ -32,21 +25,6 @@ def spoofed(data: bytes, **changes: Any) -> bytes:
     for name, value in changes.items():
         setattr(made, name, value)
     return made.SerializeToString()
-
-
-@pytest.fixture
-def world() -> World:
-    return World(1)
-
-
-@pytest.fixture
-def a(world: World) -> Agent:
-    return world.agent(1)
-
-
-@pytest.fixture
-def b(world: World) -> Agent:
-    return world.agent(2)
 
 
 def test_from_address_must_be_the_authenticated_one(world: World, a: Agent, b: Agent) -> None:
