@@ -7,7 +7,8 @@
     │   └── BadIdentity     an agent's key file that is missing, damaged or readable by others
     ├── WireError           bytes from outside that are not what the protocol says
     │   ├── BadEnvelope       no envelope, or not the one expected
-    │   └── BadAddress        no address of an agent
+    │   ├── BadAddress        no address of an agent
+    │   └── BadSignature      a webhook that nobody who knows the key has signed, or not lately
     ├── StoreError          infrastructure
     │   ├── StoreUnavailable  try again; whether the command took effect is unknown
     │   ├── StoreFull         no room on the disk; the command did not take effect
@@ -72,6 +73,12 @@ class BadAddress(WireError):
     """No address of an agent."""
 
     code = "bad_address"
+
+
+class BadSignature(WireError):
+    """A webhook that nobody who knows the key has signed, or not lately."""
+
+    code = "bad_signature"
 
 
 class StoreError(PosthouseError):
