@@ -1,14 +1,14 @@
 """Segments on their way in: which files there are, what is wrong with each, and their rows as events.
 
-In: a journal's folder or URL. Out: one value per file that says what it holds and what is wrong with it, findings
-about files (gaps, chains, bad ones), and a DataFrame of events. Files are only read. What cannot be taken in is
-named and left out; nothing is left out silently. Names that begin with a dot or an underscore are still being written.
+In: a journal's folder or URL. Out: one value per file that says what it holds and what is wrong with it, and a
+DataFrame of events. Files are only read. What cannot be taken in is named and left out; nothing is left out silently.
+Names that begin with a dot or an underscore are still being written.
 """
 
 from __future__ import annotations
 
+import datetime
 import hashlib
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,6 +16,7 @@ import orjson
 
 from ..errors import InvalidInput, MissingExtra
 from ..journal import schema as contract
+from .offsets import Ranges, common, count, merged
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -29,6 +30,14 @@ EVENTS = (
 
 TAKEN, UNVERIFIED, REJECTED = "taken", "unverified", "rejected"
 BATCH_ROWS = 65_536
+INSTANT_MAX = 253_402_300_799_999_999
+"""The last microsecond of the year 9999; instants go from 1970 to it, as far as the tables' readers can tell them."""
+PLAUSIBLE = (946_684_800_000_000, 4_102_444_800_000_000)
+"""The years 2000 to 2099: a clock that says anything else is far off."""
+RANGES_MAX = 1_000
+"""Separate ranges of offsets that one file may hold."""
+BACKS_MAX = 1_000
+"""Places of one file where the clock goes back that are named one by one; the rest are counted."""
 SPARK_TYPES = {"string": "string", "int32": "int", "int64": "bigint", "timestamp": "timestamp"}
 
 
@@ -51,6 +60,12 @@ class Segment(NamedTuple):
     size_bytes: int
     state: str
     ranges: tuple[tuple[int, int], ...] = ()
+    edges: tuple[tuple[int, int], ...] = ()
+    """`at` of the first and the last row of each range."""
+    backs: tuple[tuple[int, int, int], ...] = ()
+    """Inside a range, offsets whose `at` is below that of the one before, with that one's and their own."""
+    backs_more: int = 0
+    """How many there are besides; they lie behind the last one that is named."""
     prev: str | None = None
     chain: str | None = None
     first_at: int | None = None
@@ -71,8 +86,8 @@ class Segment(NamedTuple):
     @classmethod
     def from_plain(cls, values: Mapping[str, Any]) -> Segment:
         """From JSON."""
-        ranges = tuple((first, last) for first, last in values["ranges"])
-        return cls(**{**values, "ranges": ranges, "faults": tuple(values["faults"])})
+        lists = {name: tuple(map(tuple, values[name])) for name in ("ranges", "edges", "backs")}
+        return cls(**{**values, **lists, "faults": tuple(values["faults"])})
 
 
 class Listing(NamedTuple):
@@ -81,15 +96,6 @@ class Listing(NamedTuple):
     files: list[File]
     foreign: list[str]
     """Names of what is no segment and does not look like one that is being written."""
-
-
-class Finding(NamedTuple):
-    """A finding about files, as a row of the table of anomalies."""
-
-    kind: str
-    node: str
-    offsets: tuple[int, ...]
-    detail: str
 
 
 # ── Folders ──────────────────────────────────────────────────────────────────────────────────────
@@ -228,6 +234,9 @@ def _examine(parquet: Any, bare: Segment) -> Segment:
     return bare._replace(
         state=TAKEN if verifiable else UNVERIFIED,
         ranges=scan.ranges,
+        edges=scan.edges,
+        backs=scan.backs,
+        backs_more=scan.backs_more,
         prev=prev if verifiable else None,
         chain=said if verifiable else None,
         first_at=scan.first_at,
@@ -265,16 +274,20 @@ class _Scan:
 
     def __init__(self, segment: Segment) -> None:
         self._segment = segment
-        self._pieces: list[Any] = []
+        self._offsets: list[Any] = []
+        self._at: list[Any] = []
         self._unknown: dict[str, int] = {}
+        self._far = ""
         self.first_at: int | None = None
         self.last_at: int | None = None
         self.ranges: tuple[tuple[int, int], ...] = ()
+        self.edges: tuple[tuple[int, int], ...] = ()
+        self.backs: tuple[tuple[int, int, int], ...] = ()
+        self.backs_more = 0
         self.faults: list[str] = []
 
     def add(self, batch: Any) -> str | None:
         """Look at some rows; why the file cannot be taken in, None where it can."""
-        import pyarrow as pa
         import pyarrow.compute as pc
 
         if batch.num_rows == 0:
@@ -287,43 +300,77 @@ class _Scan:
             other = next(node for node in nodes if node != self._segment.node)
             return f"it holds rows of node {other!r:.80}"
         offsets = batch.column("offset").to_numpy(zero_copy_only=False)
-        self._pieces.append(offsets)
-        at = batch.column("at").cast(pa.int64())
-        if self.first_at is None:
-            self.first_at = at[0].as_py()
-        self.last_at = at[-1].as_py()
+        self._offsets.append(offsets)
+        for name in ("at", "due_at", "expires_at"):
+            wrong = self._instants(name, batch.column(name), offsets)
+            if wrong is not None:
+                return wrong
         for event in pc.unique(batch.column("event")).to_pylist():
             if event not in EVENTS and event not in self._unknown:
                 where = pc.index(batch.column("event"), event).as_py()
                 self._unknown[event] = int(offsets[where])
         return None
 
+    def _instants(self, name: str, column: Any, offsets: Any) -> str | None:
+        """Look at a column of instants; why the file cannot be taken in, None where it can."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        values = column.cast(pa.int64())
+        beyond = pc.or_(pc.less(values, 0), pc.greater(values, INSTANT_MAX))
+        if pc.any(beyond).as_py():
+            where = pc.index(beyond, True).as_py()
+            return f"its {name} at offset {offsets[where]} is no instant between 1970 and 9999"
+        if name == "at":
+            at = values.to_numpy(zero_copy_only=False)
+            self._at.append(at)
+            far = (at < PLAUSIBLE[0]) | (at >= PLAUSIBLE[1])
+            if far.any() and not self._far:
+                self._far = f"its clock is far off: offset {offsets[far][0]} says {_iso(int(at[far][0]))}"
+        return None
+
     def end(self) -> str | None:
         """Conclude; why the file cannot be taken in, None where it can."""
         import numpy as np
 
-        if not self._pieces:
+        if not self._offsets:
             return "it has no rows"
-        offsets = np.concatenate(self._pieces)
+        offsets, at = np.concatenate(self._offsets), np.concatenate(self._at)
+        self.first_at, self.last_at = int(at[0]), int(at[-1])
         steps = np.diff(offsets)
         if (steps <= 0).any():
             self.faults.append(f"offset {offsets[1:][steps <= 0][0]} stands behind a higher one")
-            offsets = np.sort(offsets)
+            order = np.argsort(offsets, kind="stable")
+            offsets, at = offsets[order], at[order]
             steps = np.diff(offsets)
             if (steps == 0).any():
                 return f"it holds offset {offsets[1:][steps == 0][0]} twice"
         cuts = np.flatnonzero(steps != 1)
+        if len(cuts) >= RANGES_MAX:
+            return f"its offsets lie in {len(cuts) + 1} separate ranges, and may in {RANGES_MAX}"
         starts = [int(offsets[0]), *(int(offsets[cut + 1]) for cut in cuts)]
         ends = [*(int(offsets[cut]) for cut in cuts), int(offsets[-1])]
         if starts[0] < 1:
             return f"it holds offset {starts[0]}, and offsets begin at 1"
         self.ranges = tuple(zip(starts, ends, strict=True))
+        begins = [int(at[0]), *(int(at[cut + 1]) for cut in cuts)]
+        self.edges = tuple(zip(begins, [*(int(at[cut]) for cut in cuts), int(at[-1])], strict=True))
+        back = np.flatnonzero((steps == 1) & (np.diff(at) < 0)) + 1
+        self.backs = tuple((int(offsets[row]), int(at[row - 1]), int(at[row])) for row in back[:BACKS_MAX])
+        self.backs_more = max(len(back) - BACKS_MAX, 0)
         if self.ranges != ((self._segment.first, self._segment.last),):
             held = ", ".join(f"{first} to {last}" for first, last in self.ranges[:3])
             self.faults.append(f"its rows hold the offsets {held}{' …' if len(self.ranges) > 3 else ''}")
+        if self._far:
+            self.faults.append(self._far)
         for event, offset in self._unknown.items():
             self.faults.append(f"it holds the unknown event {event!r:.40}, first at offset {offset}")
         return None
+
+
+def _iso(at: int) -> str:
+    moment = datetime.datetime.fromtimestamp(at // 1_000_000, datetime.UTC)
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def lines(batch: Any) -> Iterable[Any]:
@@ -364,101 +411,6 @@ def _quoted(values: Any) -> Any:
         return pa.array(plain, text)
     quote = pa.scalar('"', text)
     return pc.binary_join_element_wise(quote, values, quote, pa.scalar("", text))
-
-
-# ── Ranges ───────────────────────────────────────────────────────────────────────────────────────
-
-Ranges = Sequence[tuple[int, int]]
-
-
-def count(ranges: Ranges) -> int:
-    """How many offsets there are in them."""
-    return sum(last - first + 1 for first, last in ranges)
-
-
-def merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The same offsets in the fewest ranges, rising."""
-    found: list[tuple[int, int]] = []
-    for first, last in sorted(ranges):
-        if found and first <= found[-1][1] + 1:
-            found[-1] = (found[-1][0], max(found[-1][1], last))
-        else:
-            found.append((first, last))
-    return found
-
-
-def gaps(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The offsets between 1 and the last one that are in none of them."""
-    found, due = [], 1
-    for first, last in merged(ranges):
-        if first > due:
-            found.append((due, first - 1))
-        due = last + 1
-    return found
-
-
-def common(one: Ranges, other: Ranges) -> list[tuple[int, int]]:
-    """The offsets that are in both; each must be merged."""
-    found, i, j = [], 0, 0
-    while i < len(one) and j < len(other):
-        first, last = max(one[i][0], other[j][0]), min(one[i][1], other[j][1])
-        if first <= last:
-            found.append((first, last))
-        if one[i][1] < other[j][1]:
-            i += 1
-        else:
-            j += 1
-    return found
-
-
-# ── Findings ─────────────────────────────────────────────────────────────────────────────────────
-
-
-def findings(segments: Iterable[Segment], foreign: Iterable[str]) -> list[Finding]:
-    """All that is wrong with files, from those that were looked at; the same for any order of arrival."""
-    found = [Finding("bad_segment", "", (), f"{name}: it is no segment") for name in sorted(foreign)]
-    nodes: dict[str, list[Segment]] = defaultdict(list)
-    for segment in segments:
-        nodes[segment.node].append(segment)
-    for node, all_of_it in sorted(nodes.items()):
-        rows = sorted(all_of_it, key=lambda segment: (segment.first, segment.last, segment.name))
-        for segment in rows:
-            where = (segment.first, segment.last)
-            for fault in segment.faults:
-                found.append(Finding("bad_segment", node, where, f"{segment.name}: {fault}"))
-        taken = [segment for segment in rows if segment.state != REJECTED]
-        for first, last in gaps(each for segment in taken for each in segment.ranges):
-            detail = f"the offsets {first} to {last} are missing" if first < last else f"the offset {first} is missing"
-            found.append(Finding("journal_gap", node, (first, last), detail))
-        found += _chain_findings(node, taken)
-    return found
-
-
-def _chain_findings(node: str, taken: Sequence[Segment]) -> list[Finding]:
-    """Overlaps and broken chains of a node, one of a sort for each segment."""
-    found = []
-    before: Segment | None = None
-    end = 0
-    for segment in taken:
-        where = (segment.first, segment.last)
-        if segment.first <= end:
-            detail = (
-                f"{segment.name}: it holds offsets again that another segment holds, up to {min(end, segment.last)}"
-            )
-            found.append(Finding("bad_segment", node, where, detail))
-        broken = segment.broken
-        due = None
-        if segment.first == 1:
-            due = contract.GENESIS
-        elif before is not None and before.last == segment.first - 1:
-            due = before.chain
-        if broken is None and due is not None and segment.prev is not None and segment.prev != due:
-            broken = "its prev is not the chain of the segment before"
-        if broken is not None:
-            found.append(Finding("chain_broken", node, where, f"{segment.name}: {broken}"))
-        if segment.last > end:
-            before, end = segment, segment.last
-    return found
 
 
 # ── Rows ─────────────────────────────────────────────────────────────────────────────────────────

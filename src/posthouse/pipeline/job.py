@@ -17,9 +17,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidInput, StoreCorrupt
-from . import bronze, ledger, schema
+from . import bronze, finding, ledger, offsets, schema
 from .bronze import REJECTED, File, Journal, Segment
+from .finding import Finding
 from .ledger import APPEND, REBUILD, RECOMPUTE, Ledger, Plan, State
+from .offsets import Ranges
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -61,7 +63,7 @@ class Result:
     """Something came behind later events of its node, so that rows were computed anew."""
     rejected: list[tuple[str, str]] = field(default_factory=list)
     """Files that were not taken in, and why."""
-    findings: list[bronze.Finding] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
 
     def plain(self) -> dict[str, Any]:
         """As JSON."""
@@ -291,7 +293,7 @@ class Job:
         for frame in kept:
             frame.unpersist()
 
-    def _new_events(self, plan: Plan, journal: Journal | None, known: Mapping[str, bronze.Ranges]) -> DataFrame:
+    def _new_events(self, plan: Plan, journal: Journal | None, known: Mapping[str, Ranges]) -> DataFrame:
         urls = [journal.url(segment.node, segment.name) for segment in plan.new] if journal else []
         ranges: dict[str, list[tuple[int, int]]] = {}
         for segment in plan.new:
@@ -317,12 +319,12 @@ class Job:
     def _file_anomalies(self, state: State, like: Any) -> DataFrame:
         from pyspark.sql import functions as F
 
-        rows = [(FILES, f.kind, f.node, "", "", "", "", list(f.offsets), f.detail) for f in state.findings()]
+        rows = [(FILES, f.kind, f.node, "", "", "", "", f.at, list(f.offsets), f.detail) for f in state.findings()]
         ddl = (
             "part string, kind string, node string, desk string, mailbox string, sender string, message_id string,"
-            " offsets array<bigint>, detail string"
+            " at bigint, offsets array<bigint>, detail string"
         )
-        found = self.spark.createDataFrame(rows, ddl)
+        found = self.spark.createDataFrame(rows, ddl).withColumn("at", F.timestamp_micros("at"))
         for column in like.fields:
             if column.name not in found.columns:
                 found = found.withColumn(column.name, F.lit(None).cast(column.dataType))
@@ -516,8 +518,8 @@ class Job:
         listing = journal.listing()
         known = {(segment.node, segment.name): segment for segment in state.segments}
         looked = self._examine(journal, listing.files)
-        for finding in bronze.findings(looked, listing.foreign):
-            yield finding.kind, f"node {finding.node}" if finding.node else journal.place, finding.detail
+        for each in finding.findings(looked, listing.foreign):
+            yield each.kind, f"node {each.node}" if each.node else journal.place, each.detail
         for segment in looked:
             before = known.pop((segment.node, segment.name), None)
             if before is not None and (before.chain, before.ranges) != (segment.chain, segment.ranges):
@@ -544,7 +546,7 @@ class Job:
         }
         for node, ranges in state.known().items():
             rows, distinct = counted.pop(node, (0, 0))
-            wanted = bronze.count(ranges)
+            wanted = offsets.count(ranges)
             if rows != distinct:
                 yield "twice", f"events of {node}", f"{rows - distinct} offsets are there more than once"
             if distinct != wanted and not state.forgotten:
@@ -605,14 +607,14 @@ def _revised(rows: DataFrame, old: DataFrame | None) -> DataFrame:
     return joined.select(*rows.columns, revision.alias("revision"))
 
 
-def _is_late(piece: Iterable[Segment], known: Mapping[str, bronze.Ranges]) -> bool:
+def _is_late(piece: Iterable[Segment], known: Mapping[str, Ranges]) -> bool:
     """Whether these hold new offsets below what is in the lake of their node."""
     for segment in piece:
         have = known.get(segment.node)
         if (
             have
             and segment.ranges[0][0] <= have[-1][1]
-            and segment.events > bronze.count(bronze.common(segment.ranges, have))
+            and segment.events > offsets.count(offsets.common(segment.ranges, have))
         ):
             return True
     return False

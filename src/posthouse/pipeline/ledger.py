@@ -19,8 +19,9 @@ from typing import Any
 import orjson
 
 from ..errors import SchemaMismatch, StoreCorrupt, StoreHeld
-from . import bronze
+from . import bronze, offsets
 from .bronze import Segment
+from .finding import Finding, findings
 from .schema import SCHEMA_VERSION
 
 FOLDER = "_posthouse"
@@ -46,11 +47,11 @@ class State:
         nodes: dict[str, list[tuple[int, int]]] = {}
         for segment in self.segments:
             nodes.setdefault(segment.node, []).extend(segment.ranges)
-        return {node: bronze.merged(ranges) for node, ranges in nodes.items()}
+        return {node: offsets.merged(ranges) for node, ranges in nodes.items()}
 
-    def findings(self) -> list[bronze.Finding]:
+    def findings(self) -> list[Finding]:
         """What is wrong with the files."""
-        return bronze.findings((*self.segments, *self.rejected), self.foreign)
+        return findings((*self.segments, *self.rejected), self.foreign)
 
 
 @dataclass(frozen=True)

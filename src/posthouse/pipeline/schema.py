@@ -42,7 +42,7 @@ ANOMALIES: Mapping[str, str] = {
     "chain_broken": "A segment's rows do not give its chain, or its prev is not the chain before it.",
     "bad_segment": "A file that could not be taken in, or only in part; `detail` names it and says why.",
 }
-FILE_ANOMALIES = ("journal_gap", "chain_broken", "bad_segment")
+FILE_ANOMALIES = ("journal_gap", "clock_back", "chain_broken", "bad_segment")
 """Found when segments are taken in; all others are found by the transforms."""
 
 

@@ -18,16 +18,21 @@ from posthouse.journal import schema as contract
 from posthouse.journal import segment as segments
 from posthouse.mailbox import event as ev
 from posthouse.pipeline import bronze, ledger
+from posthouse.pipeline import offsets as ranges_of
 from posthouse.pipeline.bronze import Journal, Segment
+from posthouse.pipeline.finding import Finding, findings
 from posthouse.pipeline.ledger import APPEND, Ledger, Plan, State
 
 NODE = "relay-1"
+SECOND = 1_000_000
+YEAR = 365 * 86_400 * SECOND
+BEGIN = 1_772_323_200 * SECOND
 Change = Callable[[pa.Table], pa.Table]
 
 
 def row(offset: int, **values: Any) -> tuple[Any, ...]:
     found: dict[str, Any] = dict.fromkeys(contract.NAMES)
-    found |= {"node": NODE, "offset": offset, "at": 1_000_000 * offset, "commit": offset, "event": "posted"}
+    found |= {"node": NODE, "offset": offset, "at": BEGIN + SECOND * offset, "commit": offset, "event": "posted"}
     found |= {"desk": "relay", "mailbox": "ann", "lane": "", "lane_seq": offset, "message_id": f"m{offset}"}
     found |= {"kind": "", "sender": "bob", "attempt": 0, "size_bytes": 3}
     return tuple({**found, **values}[name] for name in contract.NAMES)
@@ -82,8 +87,9 @@ def test_a_sound_segment_is_taken(tmp_path: Path) -> None:
     write(tmp_path, 10, 12, prev=chain)
     first, second = look(tmp_path)
     assert (first.state, first.ranges, first.chain, first.faults) == ("taken", ((1, 9),), chain, ())
-    assert (first.first_at, first.last_at) == (1_000_000, 9_000_000)
-    assert bronze.findings([first, second], []) == []
+    assert (first.first_at, first.last_at) == (BEGIN + SECOND, BEGIN + 9 * SECOND)
+    assert first.edges == ((first.first_at, first.last_at),)
+    assert findings([first, second], []) == []
 
 
 def test_what_posthouse_writes_is_taken(tmp_path: Path) -> None:
@@ -145,6 +151,23 @@ def _node(table: pa.Table) -> pa.Table:
     return table.set_column(0, "node", pa.array(["other"] * table.num_rows))
 
 
+def _set(name: str, at: int) -> Change:
+    def change(table: pa.Table) -> pa.Table:
+        kind = table.schema.field(name).type
+        return table.set_column(table.column_names.index(name), name, pa.array([at] * table.num_rows, kind))
+
+    return change
+
+
+def _shifted(name: str, by: int) -> Change:
+    def change(table: pa.Table) -> pa.Table:
+        column = table.column(name)
+        moved = pa.array([value + by for value in column.cast(pa.int64()).to_pylist()], column.type)
+        return table.set_column(table.column_names.index(name), name, moved)
+
+    return change
+
+
 def _repeat(table: pa.Table) -> pa.Table:
     return pa.concat_tables([table, table.slice(0, 1)])
 
@@ -158,6 +181,9 @@ def _repeat(table: pa.Table) -> pa.Table:
         (_null("desk"), None, "its column desk has rows without a value"),
         (_node, None, "it holds rows of node 'other'"),
         (_repeat, None, "it holds offset 6 twice"),
+        (_shifted("at", -2 * BEGIN), None, "its at at offset 6 is no instant between 1970 and 9999"),
+        (_shifted("at", 9_000 * YEAR), None, "its at at offset 6 is no instant between 1970 and 9999"),
+        (_set("expires_at", 9_000 * YEAR), None, "its expires_at at offset 6 is no instant between 1970 and 9999"),
         (lambda table: table.slice(0, 0), None, "it has no rows"),
         (None, {contract.KEY_VERSION: "2"}, "its schema version is '2', and this program knows 1: update Posthouse"),
     ],
@@ -170,7 +196,7 @@ def test_what_cannot_be_taken_in_is_rejected_by_name(
     good, bad = look(tmp_path)
     assert good.state == "taken"
     assert (bad.state, bad.ranges, bad.faults[-1]) == ("rejected", (), said)
-    (finding,) = bronze.findings([good, bad], [])
+    (finding,) = findings([good, bad], [])
     assert (finding.kind, finding.offsets) == ("bad_segment", (6, 9))
     assert finding.detail == f"{bad.name}: {said}"
 
@@ -205,7 +231,7 @@ def test_what_is_strange_is_taken_and_named(tmp_path: Path) -> None:
     assert holed.ranges == ((4, 5), (8, 9))
     assert holed.faults == ("its rows hold the offsets 4 to 5, 8 to 9",)
     assert (bare.state, bare.ranges) == ("unverified", ((10, 11),))
-    kinds = [(finding.kind, finding.offsets) for finding in bronze.findings([odd, holed, bare], [])]
+    kinds = [(finding.kind, finding.offsets) for finding in findings([odd, holed, bare], [])]
     assert ("journal_gap", (6, 7)) in kinds
 
 
@@ -214,10 +240,67 @@ def test_chains_that_do_not_hold_are_found(tmp_path: Path) -> None:
     write(tmp_path, 6, 9, prev="1" * 64)
     altered = [row(n, mailbox="eve") for n in range(10, 12)]
     write(tmp_path, 10, 11, rows=altered, keys={contract.KEY_CHAIN: "2" * 64, contract.KEY_PREV: contract.GENESIS})
-    found = [f for f in bronze.findings(look(tmp_path), []) if f.kind == "chain_broken"]
+    found = [f for f in findings(look(tmp_path), []) if f.kind == "chain_broken"]
     assert [f.offsets for f in found] == [(6, 9), (10, 11)]
     assert found[0].detail.endswith("its prev is not the chain of the segment before")
     assert found[1].detail.endswith("its rows do not give the chain in its metadata")
+
+
+def clocks(found: list[Finding]) -> list[tuple[int, ...]]:
+    return [finding.offsets for finding in found if finding.kind == "clock_back"]
+
+
+def test_a_clock_that_goes_back_is_named_with_both_offsets(tmp_path: Path) -> None:
+    """In a file, from file to file, over a gap, and not where a file that comes late lies between."""
+
+    def at(offset: int, second: int) -> tuple[Any, ...]:
+        return row(offset, at=BEGIN + second * SECOND)
+
+    write(tmp_path, 1, 4, rows=[at(1, 10), at(2, 9), at(3, 9), at(4, 20)])
+    write(tmp_path, 5, 6, rows=[at(5, 15), at(6, 30)])
+    write(tmp_path, 9, 10, rows=[at(9, 25), at(10, 40)])
+    found = findings(look(tmp_path), [])
+    assert clocks(found) == [(1, 2), (4, 5), (6, 9)]
+    first = next(finding for finding in found if finding.kind == "clock_back")
+    assert (first.detail, first.at) == ("the clock went back by 0:00:01", BEGIN + 9 * SECOND)
+    write(tmp_path, 7, 8, rows=[at(7, 31), at(8, 32)])
+    assert clocks(findings(look(tmp_path), [])) == [(1, 2), (4, 5), (8, 9)]
+    # The same offsets in two files are one place.
+    write(tmp_path, 1, 3, rows=[at(1, 10), at(2, 9), at(3, 9)])
+    assert clocks(findings(look(tmp_path), [])) == [(1, 2), (4, 5), (8, 9)]
+
+
+def test_a_clock_that_keeps_going_back_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bronze, "BACKS_MAX", 2)
+    write(tmp_path, 1, 9, rows=[row(offset, at=BEGIN - offset) for offset in range(1, 10)])
+    found = findings(look(tmp_path), [])
+    assert clocks(found) == [(1, 2), (2, 3), (4, 9)]
+    assert found[-1].detail.endswith("the clock goes back 6 more times")
+
+
+def test_a_clock_far_off_is_taken_in_and_named(tmp_path: Path) -> None:
+    write(tmp_path, 1, 3, rows=[row(1), row(2, at=7 * SECOND), row(3, at=BEGIN + 200 * YEAR)])
+    (found,) = look(tmp_path)
+    assert (found.state, found.ranges) == ("taken", ((1, 3),))
+    assert found.faults == ("its clock is far off: offset 2 says 1970-01-01T00:00:07Z",)
+    kinds = [(finding.kind, finding.offsets) for finding in findings([found], [])]
+    assert kinds == [("bad_segment", (1, 3)), ("clock_back", (1, 2))]
+
+
+def test_a_file_of_crumbs_is_rejected_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bronze, "RANGES_MAX", 2)
+    write(tmp_path, 1, 5, rows=[row(1), row(3), row(5)])
+    (found,) = look(tmp_path)
+    assert (found.state, found.faults) == ("rejected", ("its offsets lie in 3 separate ranges, and may in 2",))
+
+
+def test_a_foreign_parquet_file_under_a_segments_name_is_rejected_by_name(tmp_path: Path) -> None:
+    home = tmp_path / f"node={NODE}"
+    home.mkdir()
+    pq.write_table(pa.table({"city": ["Bern"], "offset": [1]}), home / contract.file_name(1, 1))
+    (found,) = look(tmp_path)
+    assert found.state == "rejected"
+    assert found.faults[0].startswith("it lacks the columns node, at, commit, event, ")
 
 
 def test_gaps_and_overlaps_are_named_and_the_order_of_arrival_does_not_matter(tmp_path: Path) -> None:
@@ -225,8 +308,8 @@ def test_gaps_and_overlaps_are_named_and_the_order_of_arrival_does_not_matter(tm
     write(tmp_path, 8, 12)
     write(tmp_path, 20, 21)
     looked = look(tmp_path)
-    found = bronze.findings(looked, ["notes.txt"])
-    assert bronze.findings(reversed(looked), ["notes.txt"]) == found
+    found = findings(looked, ["notes.txt"])
+    assert findings(reversed(looked), ["notes.txt"]) == found
     kinds = [(f.kind, f.offsets) for f in found]
     assert ("journal_gap", (1, 3)) in kinds
     assert ("journal_gap", (13, 19)) in kinds
@@ -260,10 +343,10 @@ def test_ranges_are_sets_of_offsets(one: list[tuple[int, int]], other: list[tupl
     def offsets(found: list[tuple[int, int]]) -> set[int]:
         return {n for first, last in found for n in range(first, last + 1)}
 
-    assert offsets(bronze.merged(one)) == offsets(one)
-    assert bronze.count(bronze.merged(one)) == len(offsets(one))
-    assert offsets(bronze.common(bronze.merged(one), bronze.merged(other))) == offsets(one) & offsets(other)
-    assert offsets(bronze.gaps(one)) == set(range(1, max(offsets(one), default=0) + 1)) - offsets(one)
+    assert offsets(ranges_of.merged(one)) == offsets(one)
+    assert ranges_of.count(ranges_of.merged(one)) == len(offsets(one))
+    assert offsets(ranges_of.common(ranges_of.merged(one), ranges_of.merged(other))) == offsets(one) & offsets(other)
+    assert offsets(ranges_of.gaps(one)) == set(range(1, max(offsets(one), default=0) + 1)) - offsets(one)
 
 
 # ── The record ───────────────────────────────────────────────────────────────────────────────────
