@@ -81,7 +81,8 @@ class Inbound:
     """A message that came over a channel."""
 
     id: str
-    """The channel's own id of it, the same each time the channel brings it."""
+    """The channel's own id of it, the same each time the channel brings it. The books know the cause of a reply by
+    this alone, so a channel whose ids are only numbers puts account and conversation before them."""
     channel: str
     conversation: str
     """The chat, group, mailbox or address that it belongs to; an answer goes there."""
