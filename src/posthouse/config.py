@@ -316,6 +316,114 @@ SETTINGS: tuple[Setting, ...] = (
         "The name that the relay must have; it is the last part of the agent's address.",
         derived="the one it had before, else that of the URL",
     ),
+    Setting("gateway.enabled", Kind.SWITCH, True, "Whether `posthouse up` starts the gateway."),
+    Setting(
+        "gateway.handler",
+        Kind.TEXT,
+        None,
+        "Who answers what comes in: `python:MODULE:FUNCTION`, `http://…` or `https://…`, `command:PROGRAM ARGUMENTS`, "
+        "or `echo` for trying things.",
+        derived="none: what comes in is kept and waits",
+        pattern=r"(python:[\w.]+:\w+|https?://\S+|command:.+|echo)",
+    ),
+    Setting(
+        "gateway.handler_key",
+        Kind.TEXT,
+        None,
+        "The key (`whsec_…`) with which requests to a handler over HTTP are signed.",
+        derived="none: they are not signed",
+        secret=True,
+    ),
+    Setting(
+        "gateway.handler_timeout_s",
+        Kind.SECONDS,
+        120.0,
+        "How long a handler may work without a word; progress that it tells begins the time anew.",
+        least=0.1,
+        most=86_400,
+    ),
+    Setting(
+        "gateway.handler_max_s",
+        Kind.SECONDS,
+        3_600.0,
+        "How long a handler may work on one message at all.",
+        least=0.1,
+        most=604_800,
+    ),
+    Setting(
+        "gateway.workers", Kind.WHOLE, 32, "Sessions that are worked on side by side at most.", least=1, most=10_000
+    ),
+    Setting(
+        "gateway.debounce_s",
+        Kind.SECONDS,
+        0.0,
+        "How long a session must be quiet before what came is handed over together; a message waits five times that at "
+        "most. Sets `desk.inbound.quiet_s` and `desk.inbound.quiet_max_s` where they are not given.",
+        most=3_600,
+    ),
+    Setting(
+        "gateway.sends",
+        Kind.WHOLE,
+        16,
+        "Targets that one account of a channel sends to side by side at most.",
+        least=1,
+        most=1_000,
+    ),
+    Setting(
+        "gateway.send_timeout_s",
+        Kind.SECONDS,
+        30.0,
+        "How long the sending of one part may take; past it, whether it was sent is unknown.",
+        least=0.1,
+        most=3_600,
+    ),
+    Setting(
+        "gateway.drain_per_s",
+        Kind.NUMBER,
+        20.0,
+        "Messages a second that an account sends of those that waited for its channel to come up. 0: no limit.",
+        most=100_000,
+    ),
+    Setting(
+        "gateway.breaker_failures",
+        Kind.WHOLE,
+        5,
+        "Failed sends to one target in a row after which it is left alone for a while; 0: never.",
+        most=1_000_000,
+    ),
+    Setting(
+        "gateway.breaker_s",
+        Kind.SECONDS,
+        60.0,
+        "How long such a target is left alone before one message is tried; nothing that waits loses an attempt.",
+        least=0.1,
+        most=86_400,
+    ),
+    Setting(
+        "gateway.reconcile_s",
+        Kind.SECONDS,
+        60.0,
+        "How often a channel is asked again what became of a send whose outcome is unknown.",
+        least=0.1,
+        most=86_400,
+    ),
+    Setting(
+        "gateway.alert",
+        Kind.TEXT,
+        None,
+        "Who is told of dead letters: `http://…`, `https://…` or `command:PROGRAM ARGUMENTS`. The alert is a durable "
+        "message of its own.",
+        derived="nobody; they are logged",
+        pattern=r"(https?://\S+|command:.+)",
+    ),
+    Setting(
+        "gateway.alert_key",
+        Kind.TEXT,
+        None,
+        "The key (`whsec_…`) with which alerts over HTTP are signed.",
+        derived="none: they are not signed",
+        secret=True,
+    ),
     Setting(
         "metrics.enabled",
         Kind.SWITCH,
@@ -349,7 +457,7 @@ SETTINGS: tuple[Setting, ...] = (
 _PLACES = (Kind.PATH, Kind.PLACE)
 _BY_NAME = {s.name: s for s in SETTINGS}
 _BY_VARIABLE = {s.variable: s for s in SETTINGS}
-_SECTIONS = sorted({s.name.partition(".")[0] for s in SETTINGS} | {"desk"})
+_SECTIONS = sorted({s.name.partition(".")[0] for s in SETTINGS} | {"channel", "desk"})
 
 POLICY_HELP: Mapping[str, str] = {
     "capacity": "Messages ready, leased or received in one mailbox; more are refused as full.",
@@ -401,6 +509,21 @@ _FOREIGN = re.compile(r"POSTHOUSE_(SERVICE_(HOST|PORT\w*)|PORT(_\d+_\w+)?)")
 
 
 @dataclass(frozen=True, slots=True)
+class Section:
+    """A section ``[channel.NAME]``: one account on one channel. What its keys mean, only the channel knows."""
+
+    name: str
+    kind: str
+    account: str
+    values: Mapping[str, Any]
+    """Its other keys, as they were written; they may hold secrets, so it has no repr of them."""
+    where: str
+
+    def __repr__(self) -> str:
+        return f"Section({self.name!r}, {self.kind!r}, {self.account!r})"
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """Everything that was decided, checked. Made by ``load``."""
 
@@ -412,6 +535,7 @@ class Config:
     policies: Mapping[str, Policy]
     desk_values: Mapping[str, Value]
     """What was said about desks, by ``desk.<name>.<field>``."""
+    channels: tuple[Section, ...] = ()
 
     def path(self, name: str) -> Path:
         """A path setting, absolute."""
@@ -469,6 +593,12 @@ class Config:
                         "where": given.where if given else None,
                     }
                 )
+        for channel in self.channels:
+            # Its own keys may be secrets, and only the channel knows which.
+            shown = {"kind": channel.kind, "account": channel.account, **dict.fromkeys(channel.values, "(hidden)")}
+            for field, value in shown.items():
+                name = f"channel.{channel.name}.{field}"
+                rows.append({"name": name, "value": value, "source": str(Source.FILE), "where": channel.where})
         return rows
 
 
@@ -487,14 +617,16 @@ def load(
     base = path.parent if path else folder
     values = {s.name: Value(s.default, Source.DEFAULT, "") for s in SETTINGS}
     desk_values: dict[str, Value] = {}
+    channels: dict[str, dict[str, Value]] = {}
     if path:
-        _read_file(path, values, desk_values)
+        _read_file(path, values, desk_values, channels)
     _read_environ(environ, folder, values, desk_values)
-    _read_flags(flags, folder, values, desk_values)
+    _read_flags(flags, folder, values, desk_values, channels)
     _derive(values, base)
+    _debounce(values, desk_values)
     policies = _policies(desk_values)
     _shorten(values, desk_values, policies)
-    return Config(path, base, values, policies, desk_values)
+    return Config(path, base, values, policies, desk_values, _sections(channels))
 
 
 def _find_file(environ: Mapping[str, str], folder: Path, flag: str | None) -> Path | None:
@@ -507,7 +639,9 @@ def _find_file(environ: Mapping[str, str], folder: Path, flag: str | None) -> Pa
     return None
 
 
-def _read_file(path: Path, values: dict[str, Value], desk_values: dict[str, Value]) -> None:
+def _read_file(
+    path: Path, values: dict[str, Value], desk_values: dict[str, Value], channels: dict[str, dict[str, Value]]
+) -> None:
     try:
         text = path.read_bytes().decode()
         document = tomllib.loads(text)
@@ -531,6 +665,13 @@ def _read_file(path: Path, values: dict[str, Value], desk_values: dict[str, Valu
         if not isinstance(table, dict):
             raise ConfigError(f"{where(section)}: {section} is a section: write [{section}] and its keys below")
         for key, raw in table.items():
+            if section == "channel":
+                if not isinstance(raw, dict):
+                    raise ConfigError(f"{where(section, key)}: a channel is a section: write [channel.{key}]")
+                _check_channel_name(key, where(section, key))
+                read = {field: Value(value, Source.FILE, where(section, key, field)) for field, value in raw.items()}
+                channels[key] = {"": Value(None, Source.FILE, where(section, key)), **read}
+                continue
             if section == "desk":
                 if not isinstance(raw, dict):
                     raise ConfigError(f"{where(section, key)}: a desk is a section: write [desk.{key}]")
@@ -579,10 +720,19 @@ def _read_environ(
 
 
 def _read_flags(
-    flags: Mapping[str, Given], folder: Path, values: dict[str, Value], desk_values: dict[str, Value]
+    flags: Mapping[str, Given],
+    folder: Path,
+    values: dict[str, Value],
+    desk_values: dict[str, Value],
+    channels: dict[str, dict[str, Value]],
 ) -> None:
     for name, (text, flag) in flags.items():
         parts = name.split(".")
+        if parts[0] == "channel" and len(parts) == 3:
+            _check_channel_name(parts[1], flag)
+            section = channels.setdefault(parts[1], {"": Value(None, Source.FLAG, flag)})
+            section[parts[2]] = Value(_from_text(text), Source.FLAG, flag)
+            continue
         if parts[0] == "desk" and len(parts) == 3:
             _set_desk(parts[1], parts[2], _from_text(text), Source.FLAG, flag, desk_values)
             continue
@@ -624,6 +774,52 @@ def _derive(values: dict[str, Value], base: Path) -> None:
         values["agent.relay"] = Value(f"{scheme}://127.0.0.1:{values['relay.port'].value}", Source.DEFAULT, "")
     if values["store.node"].value is None:
         values["store.node"] = Value(node_name(socket.gethostname()), Source.DEFAULT, "")
+
+
+def _debounce(values: Mapping[str, Value], desk_values: dict[str, Value]) -> None:
+    """The gateway's quiet period is its inbound desk's, and a message waits five times that at most."""
+    given = values["gateway.debounce_s"]
+    if given.value:
+        desk_values.setdefault("desk.inbound.quiet_s", given)
+        desk_values.setdefault("desk.inbound.quiet_max_s", given._replace(value=5 * given.value))
+
+
+# Channels
+
+_CHANNEL_PATTERN = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
+ACCOUNT_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,126}")
+
+
+def _check_channel_name(name: str, where: str) -> None:
+    if not _CHANNEL_PATTERN.fullmatch(name):
+        raise ConfigError(f"{where}: a channel's name is lower-case letters, digits, - and _: {_shown(name)}")
+
+
+def _sections(channels: Mapping[str, Mapping[str, Value]]) -> tuple[Section, ...]:
+    """Each channel with its kind (its name, if none is said) and its account (its name, if that is not the kind)."""
+    found: dict[tuple[str, str], Section] = {}
+    for name, given in channels.items():
+        own = dict(given)
+        where = own.pop("").where
+        kind = own.pop("kind", Value(name, Source.DEFAULT, where))
+        if not isinstance(kind.value, str) or not _CHANNEL_PATTERN.fullmatch(kind.value):
+            raise ConfigError(
+                f"{kind.where}: channel.{name}.kind is the name of a kind of channel: {_shown(kind.value)}"
+            )
+        derived = "default" if kind.value == name else name
+        account = own.pop("account", Value(derived, Source.DEFAULT, where))
+        if not isinstance(account.value, str) or not ACCOUNT_PATTERN.fullmatch(account.value):
+            raise ConfigError(
+                f"{account.where}: channel.{name}.account is letters, digits and ._@+-: {_shown(account.value)}"
+            )
+        values = {key: value.value for key, value in own.items()}
+        section = Section(name, kind.value, account.value, values, where)
+        twin = found.setdefault((section.kind, section.account), section)
+        if twin is not section:
+            raise ConfigError(
+                f"{where}: channels {twin.name} and {name} are the same account {section.account!r} of {section.kind}"
+            )
+    return tuple(found.values())
 
 
 def node_name(host: str) -> str:
