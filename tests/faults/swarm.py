@@ -205,6 +205,9 @@ class Swarm:
         # A few never come: their mailboxes fill up, and what is in them expires.
         self._never = set(self.actors[: max(agents // 100, 1)])
         self.connects = 0
+        self.open = asyncio.Event()
+        """Whether there is a relay to come to."""
+        self.open.set()
         self._until = 0.0
 
     async def run(self, seconds: float) -> None:
@@ -220,12 +223,13 @@ class Swarm:
         """One of the places for those who are online."""
         loop = asyncio.get_running_loop()
         while loop.time() < self._until:
+            await self.open.wait()
             actor = self.random.choice([actor for actor in self._away if actor not in self._never])
             self._away.discard(actor)
             try:
                 await self._stay(actor, online)
-            except ConnectionRefusedError:
-                # The relay has not noticed yet that the connection before was cut.
+            except (ConnectionError, asyncio.IncompleteReadError):
+                # The relay has not noticed yet that the connection before was cut, or it was killed.
                 pass
             finally:
                 self._away.add(actor)
@@ -244,6 +248,9 @@ class Swarm:
             pause_s = self.random.expovariate(self.rate_per_s / online)
             await asyncio.wait([listening], timeout=min(pause_s, left_s))
         match ends:
+            case _ if listening.done():
+                # The other side was first: it was killed.
+                pass
             case "leaves":
                 connection.close()
             case "stalls":

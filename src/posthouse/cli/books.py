@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -13,13 +12,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from . import books_read, books_replay
+from .books_place import Place, open_job, place_options
 from .option import pass_session, yes
 from .root import Group
 from .session import FOUND, Failure, Session
 
 if TYPE_CHECKING:
     from ..control.operator import Report
-    from ..pipeline.job import Job, Result
+    from ..pipeline.job import Result
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -27,17 +27,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 @click.group(cls=Group)
 def books() -> None:
     """The books: was every message delivered, and if not, why; computed on Spark from the journal."""
-
-
-def _spark_options(function: F) -> F:
-    for option in (
-        click.option("--conf", metavar="NAME=VALUE", multiple=True, help="A setting of Spark; may be repeated."),
-        click.option("--remote", metavar="URL", help="A Spark Connect server, such as sc://host:15002."),
-        click.option("--master", metavar="URL", help="A cluster's master, or local[N] [default: books.master]."),
-        click.option("--lake", metavar="DIR", help="The lake's folder or URL [default: books.lake]."),
-    ):
-        function = option(function)
-    return function
 
 
 def _journal_option(function: F) -> F:
@@ -48,46 +37,6 @@ def _journal_option(function: F) -> F:
 
 def _journal(session: Session, place: str | None) -> str:
     return place if place is not None else str(session.config().path("journal.dir"))
-
-
-@contextlib.contextmanager
-def _job(
-    session: Session,
-    lake: str | None,
-    master: str | None,
-    remote: str | None,
-    conf: tuple[str, ...],
-    report: Report,
-) -> Iterator[Job]:
-    """The books of a lake, with a session that starts when it is needed and ends with the command."""
-    from ..pipeline import session as spark
-    from ..pipeline.job import Job
-
-    given = {}
-    for text in conf:
-        name, equals, value = text.partition("=")
-        if not equals or not name.strip():
-            raise click.UsageError(f"--conf takes NAME=VALUE, not {text[:80]!r}")
-        given[name.strip()] = value
-    config = session.config()
-    usual = config.text_or_none("books.master")
-    if not master and not remote and usual and usual.startswith("sc://"):
-        remote = usual
-    settings = spark.Settings(
-        master=None if remote else (master or usual),
-        remote=remote,
-        conf=given,
-        environment=dict(os.environ),
-    )
-    if master and remote:
-        raise click.UsageError("--master and --remote exclude each other")
-    with contextlib.ExitStack() as stack:
-
-        def start() -> Any:
-            report(0, None, "starting Spark")
-            return stack.enter_context(spark.start(settings))
-
-        yield Job(lake if lake is not None else config.text("books.lake"), start, report=report)
 
 
 @contextlib.contextmanager
@@ -125,29 +74,26 @@ def _progress(session: Session) -> Iterator[Report]:
 
 @books.command("run")
 @_journal_option
-@_spark_options
+@place_options
 @pass_session
 def run(
     session: Session,
     journal: str | None,
-    lake: str | None,
-    master: str | None,
-    remote: str | None,
-    conf: tuple[str, ...],
+    at: Place,
 ) -> None:
     """Take in all segments that are new, bring every table up to date, and stop.
 
     Each segment counts once, however often it is run or killed. A second run at the same time is refused.
     Exit code 4: some files could not be taken in, or something is wrong with the journal; they are named.
     """
-    with _progress(session) as report, _job(session, lake, master, remote, conf, report) as job:
+    with _progress(session) as report, open_job(session, at, report) as job:
         result = job.run(_journal(session, journal))
     _tell(session, result)
 
 
 @books.command("watch")
 @_journal_option
-@_spark_options
+@place_options
 @click.option(
     "--every", type=click.FloatRange(1), default=60.0, show_default=True, metavar="S", help="Seconds between."
 )
@@ -155,15 +101,12 @@ def run(
 def watch(
     session: Session,
     journal: str | None,
-    lake: str | None,
-    master: str | None,
-    remote: str | None,
-    conf: tuple[str, ...],
+    at: Place,
     every: float,
 ) -> None:
     """Keep taking in what is new, with one warm Spark session, until it is interrupted."""
     place = _journal(session, journal)
-    with _progress(session) as report, _job(session, lake, master, remote, conf, report) as job:
+    with _progress(session) as report, open_job(session, at, report) as job:
         while True:
             result = job.run(place)
             if result.batches:
@@ -173,22 +116,19 @@ def watch(
 
 @books.command("rebuild")
 @_journal_option
-@_spark_options
+@place_options
 @yes
 @pass_session
 def rebuild(
     session: Session,
     journal: str | None,
-    lake: str | None,
-    master: str | None,
-    remote: str | None,
-    conf: tuple[str, ...],
+    at: Place,
     yes: bool,
 ) -> None:
     """Make every table anew from the segments. What was forgotten stays forgotten."""
     if session.must_ask(yes):
         session.confirm("Segments that are not there any more will be missing in the books. Go on?")
-    with _progress(session) as report, _job(session, lake, master, remote, conf, report) as job:
+    with _progress(session) as report, open_job(session, at, report) as job:
         result = job.run(_journal(session, journal), rebuild=True)
     _tell(session, result)
 
@@ -218,7 +158,7 @@ def _tell(session: Session, result: Result) -> None:
 
 
 @books.command("compact")
-@_spark_options
+@place_options
 @click.option(
     "--retain-h",
     type=click.FloatRange(0),
@@ -228,14 +168,11 @@ def _tell(session: Session, result: Result) -> None:
 @pass_session
 def compact(
     session: Session,
-    lake: str | None,
-    master: str | None,
-    remote: str | None,
-    conf: tuple[str, ...],
+    at: Place,
     retain_h: float | None,
 ) -> None:
     """Join the small files of every table into large ones."""
-    with _progress(session) as report, _job(session, lake, master, remote, conf, report) as job:
+    with _progress(session) as report, open_job(session, at, report) as job:
         done = job.compact(retain_h=retain_h)
     if session.json:
         session.emit({"tables": done})
@@ -250,17 +187,14 @@ def compact(
 @books.command("forget")
 @click.option("--mailbox", required=True, metavar="NAME", help="Whose rows to erase.")
 @_journal_option
-@_spark_options
+@place_options
 @yes
 @pass_session
 def forget(
     session: Session,
     mailbox: str,
     journal: str | None,
-    lake: str | None,
-    master: str | None,
-    remote: str | None,
-    conf: tuple[str, ...],
+    at: Place,
     yes: bool,
 ) -> None:
     """Erase a mailbox's rows from every table and from the lake's files, for now and after every rebuild.
@@ -270,7 +204,7 @@ def forget(
     if session.must_ask(yes):
         session.confirm(f"Erase all rows of the mailbox {mailbox} from the books, and the history of every table?")
     place = _journal(session, journal)
-    with _progress(session) as report, _job(session, lake, master, remote, conf, report) as job:
+    with _progress(session) as report, open_job(session, at, report) as job:
         done = job.forget(mailbox, place if journal is not None or Path(place).is_dir() else None)
     if session.json:
         session.emit(done)
@@ -287,22 +221,19 @@ def forget(
 
 @books.command("verify")
 @_journal_option
-@_spark_options
+@place_options
 @pass_session
 def verify(
     session: Session,
     journal: str | None,
-    lake: str | None,
-    master: str | None,
-    remote: str | None,
-    conf: tuple[str, ...],
+    at: Place,
 ) -> None:
     """Check segments against what was taken in, and the tables against that and each other.
 
     Exit code 4 if there is anything.
     """
     place = _journal(session, journal)
-    with _progress(session) as report, _job(session, lake, master, remote, conf, report) as job:
+    with _progress(session) as report, open_job(session, at, report) as job:
         found = job.verify(place)
     if session.json:
         session.emit({"findings": [{"kind": k, "where": w, "detail": d} for k, w, d in found]})
@@ -358,10 +289,4 @@ def generate(
 
 
 books_read.attach(books)
-books_replay.attach(
-    books,
-    _spark_options,
-    lambda session, lake, master, remote, conf: _job(
-        session, lake, master, remote, conf, lambda done, total, doing: None
-    ),
-)
+books_replay.attach(books)

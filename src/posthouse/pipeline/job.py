@@ -34,7 +34,7 @@ STRAYS_MAX = 50_000
 FILES = "files"
 """The part of the anomalies that speaks of files; each batch replaces it."""
 
-KEY = ("node", "desk", "mailbox", "sender", "message_id")
+KEY = schema.IDENTITY
 SILVER = ("messages", "attempts", "anomalies", "partials", "carried")
 GOLD = ("books", "latency", "depth", "availability", "deadletters", "outages")
 STATE_TABLES = ("events", *SILVER, "segments")

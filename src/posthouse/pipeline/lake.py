@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import BadFile, InvalidInput, MissingExtra
 from . import where
+from .schema import IDENTITY
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -58,7 +59,7 @@ VIEWS: Mapping[str, View] = {
     ),
     "anomalies": View(
         "at",
-        ("kind", "node", "desk", "mailbox", "sender", "message_id", "offsets"),
+        ("kind", *IDENTITY, "offsets"),
         ("kind", "node", "desk", "mailbox", "message_id", "at", "offsets", "detail"),
     ),
     "latency": View(
@@ -200,7 +201,7 @@ class Lake:
         found.sort(key=lambda row: (row["posted_at"] or "", row["node"], row["first_offset"]))
         findings = self._optional("anomalies", Selection(equal=named))
         for row in found:
-            whose = {name: row[name] for name in ("node", "desk", "mailbox", "sender", "message_id")}
+            whose = {name: row[name] for name in IDENTITY}
             row["anomalies"] = [each for each in findings if all(each[name] == value for name, value in whose.items())]
             # Offsets lead straight to the files; an id alone would have to be looked for in all of them.
             offsets = [row["first_offset"], row["last_offset"]]
@@ -331,7 +332,7 @@ def _known(name: str, column: str, types: Mapping[str, str]) -> None:
 
 
 def _identity(finding: Row) -> tuple[Any, ...]:
-    return (*(finding[name] for name in ("kind", "node", "desk", "mailbox", "sender")), tuple(finding["offsets"] or ()))
+    return (*(finding[name] for name in ("kind", *IDENTITY)), tuple(finding["offsets"] or ()))
 
 
 def _ordered(column: str) -> str:

@@ -26,11 +26,11 @@ from pyspark.sql import functions as F
 
 from ..errors import InvalidInput
 from .ledger import Ledger
-from .schema import REPLAYS
+from .schema import IDENTITY, REPLAYS
 
 FIELDS = ("capacity", "ttl_s", "attempts_max", "retry")
 RECORDED = "recorded"
-_KEY = ("node", "desk", "mailbox", "sender", "message_id", "generation")
+_KEY = (*IDENTITY, "generation")
 _SECOND = 1_000_000
 
 

@@ -26,6 +26,9 @@ OUTCOMES = ("delivered", "dead", "expired", "cancelled", "refused", "uncertain",
 CLOSED = ("delivered", "dead", "expired", "cancelled", "refused")
 """Outcomes that only a redrive or late data can change."""
 
+IDENTITY = ("node", "desk", "mailbox", "sender", "message_id")
+"""The columns that name a message; the generation tells apart messages of one id."""
+
 WAITS = ("in_flight", "parked", "paused", "offline", "backoff", "quiet", "lane", "idle")
 """Each instant between posted and finished goes to the first of these that applies."""
 
@@ -91,7 +94,7 @@ _GENERATION = Column("generation", "int", "1, and one more for each later `poste
 _KIND = Column("kind", "string", "The message's type.")
 _WINDOW = Column("window", "timestamp", "The beginning of the UTC hour.")
 
-_MESSAGE = ("node", "desk", "mailbox", "sender", "message_id", "generation")
+_MESSAGE = (*IDENTITY, "generation")
 
 EVENTS = Table(
     "events",
@@ -228,7 +231,7 @@ BOOKS = Table(
 ANOMALY = Table(
     "anomalies",
     "a finding",
-    ("kind", "node", "desk", "mailbox", "sender", "message_id", "offsets"),
+    ("kind", *IDENTITY, "offsets"),
     (
         _PART,
         Column("kind", "string", "What was found; see Anomalies."),
@@ -359,7 +362,7 @@ SEGMENTS = Table(
         Column("name", "string", "The file's name."),
         Column("first", "bigint", "The first offset by its name."),
         Column("last", "bigint", "The last offset by its name."),
-        Column("events", "bigint", "Rows taken in; what was there already is not counted."),
+        Column("events", "bigint", "Rows that it holds."),
         Column("ranges", "array<bigint>", "The offsets that its rows hold: first, last, first, last …"),
         Column("prev", "string", "Its prev; null where it is unverified."),
         Column("chain", "string", "Its chain; null where it is unverified."),

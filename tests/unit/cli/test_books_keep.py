@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
 import subprocess
 import sys
-import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from posthouse.cli import books_keep
 from posthouse.cli.books_keep import Keeper, missing, newest
 from posthouse.config import Given, load
 
+DEADLINE_S = 20.0
 DONE = {"segments": 1, "events": 7, "rejected": []}
 # Says what it was told, then answers each turn with the next of its arguments; "die" ends it.
 CHILD = """
@@ -34,12 +36,45 @@ sys.stdin.read()
 """
 
 
+class Ear(logging.Handler):
+    """Hears what the keeper logs; who waits for words is woken by them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: list[str] = []
+        self._more = asyncio.Event()
+        logger = logging.getLogger("posthouse.books")
+        logger.addHandler(self)
+        logger.setLevel(logging.INFO)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.heard.append(record.getMessage())
+        self._more.set()
+
+    def has(self, text: str) -> bool:
+        return any(text in each for each in self.heard)
+
+    async def wait_for(self, text: str) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            while not self.has(text):
+                self._more.clear()
+                await self._more.wait()
+
+    def end(self) -> None:
+        logger = logging.getLogger("posthouse.books")
+        logger.removeHandler(self)
+        logger.setLevel(logging.NOTSET)
+
+
 class Stage:
     """A folder with a journal, and a keeper whose process answers as it is told."""
 
     def __init__(self, folder: Path, *answers: object) -> None:
         self.folder = folder
-        self.told = folder / "told"
+        told = folder / "told"
+        os.mkfifo(told)
+        # Open for both, so that it never ends, whoever else opens and closes it.
+        self._told = os.fdopen(os.open(told, os.O_RDWR), "rb", 0)
         flags = {
             "books.every_s": Given("0.01", "test"),
             "journal.dir": Given(str(folder / "journal"), "test"),
@@ -47,28 +82,36 @@ class Stage:
         }
         config = load({}, folder, flags)
         words = [answer if isinstance(answer, str) else json.dumps(answer) for answer in answers]
-        self.keeper = Keeper(config, os.environ, [sys.executable, "-c", CHILD, str(self.told), *words])
+        self.keeper = Keeper(config, os.environ, [sys.executable, "-c", CHILD, str(told), *words])
         self.stop = asyncio.Event()
+        self.ear = Ear()
 
     def segment(self, number: int) -> None:
         path = self.folder / "journal" / "node=n1" / f"{number}.parquet"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"")
 
-    def starts(self) -> list[dict[str, object]]:
-        return [json.loads(line) for line in self.told.read_text().splitlines()] if self.told.exists() else []
+    async def start(self) -> dict[str, object]:
+        """Wait for the next process; what it was told."""
+        async with asyncio.timeout(DEADLINE_S):
+            found: dict[str, object] = json.loads(await asyncio.to_thread(self._told.readline))
+        return found
 
+    @contextlib.asynccontextmanager
+    async def kept(self) -> AsyncIterator[None]:
+        """Keep the books meanwhile."""
+        task = asyncio.create_task(self.keeper.run(self.stop))
+        try:
+            yield
+            self.stop.set()
+            await asyncio.wait_for(task, DEADLINE_S)
+        finally:
+            task.cancel()
+            self.end()
 
-async def until(condition: object, deadline_s: float = 20) -> None:
-    assert callable(condition)
-    end = time.monotonic() + deadline_s
-    while not condition():
-        assert time.monotonic() < end
-        await asyncio.sleep(0.01)
-
-
-def said(caplog: pytest.LogCaptureFixture, text: str) -> bool:
-    return any(text in record.getMessage() for record in caplog.records)
+    def end(self) -> None:
+        self.ear.end()
+        self._told.close()
 
 
 def is_running(pid: object) -> bool:
@@ -79,69 +122,67 @@ def is_running(pid: object) -> bool:
     return True
 
 
-def test_spark_is_not_started_before_there_is_something_to_do(tmp_path: Path) -> None:
+def test_spark_is_not_started_before_there_is_something_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene() -> None:
         stage = Stage(tmp_path, DONE)
-        task = asyncio.create_task(stage.keeper.run(stage.stop))
-        await asyncio.sleep(0.2)
-        assert not stage.starts()
-        stage.stop.set()
-        await task
+        looks = asyncio.Semaphore(0)
+        loop = asyncio.get_running_loop()
+
+        def look(journal: Path) -> tuple[int, float] | None:
+            loop.call_soon_threadsafe(looks.release)
+            return newest(journal)
+
+        monkeypatch.setattr(books_keep, "newest", look)
+        monkeypatch.setattr(asyncio, "create_subprocess_exec", None)
+        async with stage.kept():
+            for _ in range(3):
+                await looks.acquire()
+        assert stage.ear.heard == []
 
     asyncio.run(scene())
 
 
-def test_one_process_does_turn_after_turn_and_ends_with_the_keeper(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-
+def test_one_process_does_turn_after_turn_and_ends_with_the_keeper(tmp_path: Path) -> None:
     async def scene() -> None:
         rejected = {**DONE, "events": 8, "rejected": [{"file": "x.parquet", "reason": "truncated"}]}
         stage = Stage(tmp_path, DONE, rejected)
-        task = asyncio.create_task(stage.keeper.run(stage.stop))
-        stage.segment(1)
-        await until(lambda: said(caplog, "took in 7 events of 1 segments"))
-        stage.segment(2)
-        await until(lambda: said(caplog, "took in 8 events of 1 segments"))
-        await until(lambda: said(caplog, "could not take in x.parquet: truncated"))
-        (start,) = stage.starts()
-        assert start["lake"] == str(tmp_path / "lake")
-        assert start["master"] == "local[1]"
-        assert start["memory_mb"] == 1_024
-        assert is_running(start["pid"])
-        stage.stop.set()
-        await task
+        async with stage.kept():
+            stage.segment(1)
+            start = await stage.start()
+            assert start["lake"] == str(tmp_path / "lake")
+            assert start["master"] == "local[1]"
+            assert start["memory_mb"] == 1_024
+            await stage.ear.wait_for("took in 7 events of 1 segments")
+            assert is_running(start["pid"])
+            stage.segment(2)
+            await stage.ear.wait_for("took in 8 events of 1 segments")
+            await stage.ear.wait_for("could not take in x.parquet: truncated")
         assert not is_running(start["pid"])
 
     asyncio.run(scene())
 
 
-def test_a_process_that_dies_is_named_and_started_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_process_that_dies_is_named_and_started_again(tmp_path: Path) -> None:
     async def scene() -> None:
         stage = Stage(tmp_path, "die")
         stage.segment(1)
-        task = asyncio.create_task(stage.keeper.run(stage.stop))
-        await until(lambda: len(stage.starts()) >= 2)
-        assert said(caplog, "the process of the books ended: no room on the disk")
-        stage.stop.set()
-        await task
+        async with stage.kept():
+            first, second = await stage.start(), await stage.start()
+            assert first["pid"] != second["pid"]
+            assert stage.ear.has("the process of the books ended: no room on the disk")
 
     asyncio.run(scene())
 
 
-def test_a_turn_that_fails_is_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-
+def test_a_turn_that_fails_is_tried_again(tmp_path: Path) -> None:
     async def scene() -> None:
         stage = Stage(tmp_path, {"error": "another run has the lake"}, DONE)
         stage.segment(1)
-        task = asyncio.create_task(stage.keeper.run(stage.stop))
-        await until(lambda: said(caplog, "took in 7 events"))
-        assert said(caplog, "were not brought up to date: another run has the lake")
-        assert len(stage.starts()) == 1
-        stage.stop.set()
-        await task
+        async with stage.kept():
+            start = await stage.start()
+            await stage.ear.wait_for("took in 7 events")
+            assert stage.ear.has("were not brought up to date: another run has the lake")
+            assert is_running(start["pid"])
 
     asyncio.run(scene())
 
@@ -150,25 +191,22 @@ def test_a_turn_under_way_does_not_hold_the_server(tmp_path: Path) -> None:
     async def scene() -> None:
         stage = Stage(tmp_path, "wait")
         stage.segment(1)
-        task = asyncio.create_task(stage.keeper.run(stage.stop))
-        await until(lambda: bool(stage.starts()))
-        stage.stop.set()
-        await asyncio.wait_for(task, 15)
-        assert not is_running(stage.starts()[0]["pid"])
+        async with stage.kept():
+            start = await stage.start()
+        assert not is_running(start["pid"])
 
     asyncio.run(scene())
 
 
-def test_what_is_missing_is_said_once_and_ends_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_missing_is_said_once_and_ends_it(tmp_path: Path) -> None:
     async def scene() -> None:
         stage = Stage(tmp_path, {"missing": "the books need Java 17 or newer"})
         stage.segment(1)
-        await asyncio.wait_for(stage.keeper.run(stage.stop), 20)
+        await asyncio.wait_for(stage.keeper.run(stage.stop), DEADLINE_S)
+        stage.end()
+        assert stage.ear.heard == ["the books are not kept: the books need Java 17 or newer"]
 
     asyncio.run(scene())
-    assert [record.getMessage() for record in caplog.records] == [
-        "the books are not kept: the books need Java 17 or newer"
-    ]
 
 
 def test_missing_parts_are_named_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,0 +1,94 @@
+"""Which lake, and where Spark runs: the options that every command of the books has that computes something.
+
+In: --lake, --master, --remote, --conf and the configuration. Out: one value, and the job that it leads to. Spark is
+started when the job first needs it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from .session import Session
+
+if TYPE_CHECKING:
+    from ..control.operator import Report
+    from ..pipeline.job import Job
+    from ..pipeline.session import Settings
+
+
+class Place(NamedTuple):
+    """What was said on the command line; None where the configuration says it."""
+
+    lake: str | None
+    master: str | None
+    remote: str | None
+    conf: tuple[str, ...]
+
+
+def place_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options; the command gets them as one argument ``at``."""
+
+    @functools.wraps(function)
+    def with_place(
+        *arguments: Any,
+        lake: str | None,
+        master: str | None,
+        remote: str | None,
+        conf: tuple[str, ...],
+        **named: Any,
+    ) -> Any:
+        return function(*arguments, at=Place(lake, master, remote, conf), **named)
+
+    command: Callable[..., Any] = with_place
+    for option in (
+        click.option("--conf", metavar="NAME=VALUE", multiple=True, help="A setting of Spark; may be repeated."),
+        click.option("--remote", metavar="URL", help="A Spark Connect server, such as sc://host:15002."),
+        click.option("--master", metavar="URL", help="A cluster's master, or local[N] [default: books.master]."),
+        click.option("--lake", metavar="DIR", help="The lake's folder or URL [default: books.lake]."),
+    ):
+        command = option(command)
+    return command
+
+
+def _settings(session: Session, at: Place) -> Settings:
+    from ..pipeline.session import Settings
+
+    if at.master and at.remote:
+        raise click.UsageError("--master and --remote exclude each other")
+    given = {}
+    for text in at.conf:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise click.UsageError(f"--conf takes NAME=VALUE, not {text[:80]!r}")
+        given[name.strip()] = value
+    master, remote = at.master, at.remote
+    if not master and not remote:
+        usual = session.config().text_or_none("books.master")
+        if usual and usual.startswith("sc://"):
+            remote = usual
+        else:
+            master = usual
+    return Settings(master=master, remote=remote, conf=given, environment=dict(os.environ))
+
+
+@contextlib.contextmanager
+def open_job(session: Session, at: Place, report: Report | None = None) -> Iterator[Job]:
+    """The books of a lake, with a session that starts when it is needed and ends with the command."""
+    from ..pipeline import session as spark
+    from ..pipeline.job import Job
+
+    settings = _settings(session, at)
+    say = report or (lambda done, total, doing: None)
+    with contextlib.ExitStack() as stack:
+
+        def start() -> Any:
+            say(0, None, "starting Spark")
+            return stack.enter_context(spark.start(settings))
+
+        yield Job(at.lake if at.lake is not None else session.config().text("books.lake"), start, report=say)

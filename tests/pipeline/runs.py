@@ -1,0 +1,106 @@
+"""Real runs whose journals the books are made from: each role under load, killed again and again.
+
+In: a folder. Out: segments of one node in it, as the role's own exporter wrote them. A new role registers its run with
+``@role``; the test of the books takes it in by that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+import uvloop
+from tests.faults.aftermath import Told
+from tests.faults.swarm import Swarm
+from tests.faults.test_kills import killed
+from tests.faults.traffic import POLICIES
+from tests.relay.harness import HOST
+from tests.relay.process import RelayProcess
+from tests.unit.cli.house import PROGRAM
+
+from posthouse.journal.tail import export
+from posthouse.stores.sqlite import SqliteStore
+
+Make = Callable[[Path, Path, float], int]
+"""Given a folder to work in, one for segments and seconds of load: how often it started."""
+
+
+class Run(NamedTuple):
+    """A role at work, and what its faults may leave behind."""
+
+    make: Make
+    causes: frozenset[str]
+    """Kinds of anomalies that the faults of the run cause by themselves."""
+
+
+RUNS: dict[str, Run] = {}
+"""By the role's name, which is the node's too."""
+
+
+def role(name: str, *causes: str) -> Callable[[Make], Make]:
+    """Register a run."""
+
+    def register(make: Make) -> Make:
+        assert name not in RUNS
+        RUNS[name] = Run(make, frozenset(causes))
+        return make
+
+    return register
+
+
+@role("relay")
+def relay(folder: Path, journal: Path, seconds: float) -> int:
+    """Agents come and go, are cut and stall; the relay is killed a few times and starts again."""
+    settings = {
+        "store.node": "relay",
+        "store.path": str(folder / "relay.db"),
+        "journal.dir": str(journal),
+        "journal.export_s": "0.5",
+        "journal.wait_s": "1",
+        "relay.queue_max": "50",
+        "relay.queue_ttl_s": str(seconds / 2),
+        "engine.sweep_s": "1",
+    }
+    kills = 3
+    with RelayProcess(folder, settings) as process:
+        swarm = Swarm(process.port, HOST, 60, 200, 0.4, seed=60)
+        uvloop.run(_besiege(process, swarm, seconds, kills))
+    words = [word for name in ("store.path", "journal.dir") for word in ("--set", f"{name}={settings[name]}")]
+    subprocess.run([*PROGRAM, *words, "journal", "export"], cwd=folder, check=True, capture_output=True)
+    return kills + 1
+
+
+async def _besiege(process: RelayProcess, swarm: Swarm, seconds: float, kills: int) -> None:
+    """Kill the relay now and then while the swarm is at it; the swarm waits until it is there again."""
+    coming = asyncio.ensure_future(swarm.run(seconds))
+    for _ in range(kills):
+        await asyncio.wait([coming], timeout=seconds / (kills + 1))
+        swarm.open.clear()
+        process.kill()
+        await asyncio.to_thread(process.start)
+        swarm.open.set()
+    await coming
+
+
+@role("engine", "out_of_order")
+def engine(folder: Path, journal: Path, seconds: float) -> int:
+    """Every desk of the engine at once, posts and answers in one group; killed at random moments.
+
+    Its workers let a message fail now and then and confirm those behind it by id all the same: that is out of order.
+    """
+    rng = Random(7)
+    kills = max(int(seconds), 2)
+    told = Told()
+    path = folder / "load.db"
+    for kill in range(kills):
+        killed(path, f"r{kill}", told, after=rng.randint(300, 3_000))
+    store = SqliteStore.open(str(path), POLICIES, node="load")
+    try:
+        export(store, journal, final=True)
+    finally:
+        store.close()
+    return kills
