@@ -108,7 +108,7 @@ def test_a_store_of_schema_1_opens_and_keeps_its_messages(tmp_path: Path, monkey
     assert store.message(ref("plain", "a")) is not None
     assert store.kept("shelf") == []
     assert store.apply([Keep("shelf", "key", b"1", at=T0)]) == [Kept(True)]
-    assert store.facts()["user_version"] == 2
+    assert store.facts()["user_version"] == sqlite_connection.SCHEMA_VERSION
     assert store.integrity() == []
     store.close()
 
