@@ -1,6 +1,6 @@
 """The lake's own record: which segments are in it, the batch under way, and who is working on it.
 
-In: a lake's folder or URL. Out: ``state.json`` (what is committed) and ``plan.json`` (the batch under way), each
+In: a lake's folder or URL. Out: two documents, the state (what is committed) and the plan (the batch under way), each
 written as a whole, and a lock. A batch is planned, then written table by table under its number, then committed by a
 new state. Whoever finds a plan that is not committed does the same batch again: tables that have it skip it.
 It never touches a table.
@@ -9,22 +9,17 @@ It never touches a table.
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import os
-import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import orjson
-
-from ..errors import SchemaMismatch, StoreCorrupt, StoreHeld
+from ..errors import SchemaMismatch
 from . import bronze, offsets
 from .bronze import Segment
 from .finding import Finding, findings
+from .record import FileRecord, Record, TableRecord
 from .schema import SCHEMA_VERSION
 
-FOLDER = "_posthouse"
 APPEND, RECOMPUTE, REBUILD = "append", "recompute", "rebuild"
 
 
@@ -71,7 +66,8 @@ class Ledger:
     def __init__(self, lake: str) -> None:
         self.place = lake.rstrip("/")
         self.system, self._root = bronze.open_place(lake)
-        self._local = "://" not in lake or lake.startswith("file://")
+        is_local = "://" not in lake or lake.startswith("file://")
+        self._record: Record = FileRecord(self._root, self.place) if is_local else TableRecord(self.place)
 
     def table(self, name: str) -> str:
         """Where a table is."""
@@ -84,7 +80,7 @@ class Ledger:
 
     def state(self) -> State:
         """What is committed; an empty one in a new lake."""
-        found = self._read("state.json")
+        found = self._record.read("state")
         if found is None:
             return State()
         version = found.get("schema_version")
@@ -96,7 +92,7 @@ class Ledger:
 
     def plan(self) -> Plan | None:
         """The batch that was begun and not committed."""
-        found = self._read("plan.json")
+        found = self._record.read("plan")
         if found is None:
             return None
         return Plan(
@@ -116,64 +112,19 @@ class Ledger:
             "after": _plain(plan.after),
             "versions": dict(plan.versions),
         }
-        self._write("plan.json", document)
+        self._record.write({"plan": document})
 
     def commit(self, state: State) -> None:
         """Record that a batch is in all tables."""
-        self._write("state.json", _plain(state))
-        with contextlib.suppress(FileNotFoundError):
-            self.system.delete_file(f"{self._root}/{FOLDER}/plan.json")
+        self._record.write({"state": _plain(state), "plan": None})
 
-    @contextlib.contextmanager
-    def alone(self, doing: str) -> Iterator[None]:
-        """Keep others off the lake; StoreHeld names who has it. In an object store, Delta's own commits must do."""
-        if not self._local:
-            yield
-            return
-        folder = os.path.join(self._root, FOLDER)
-        os.makedirs(folder, exist_ok=True)
-        handle = os.open(os.path.join(folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                holder = os.read(handle, 500).decode(errors="replace").strip() or "another process"
-                raise StoreHeld(f"{holder} is at work on the lake {self.place}") from None
-            os.ftruncate(handle, 0)
-            os.pwrite(handle, f"books {doing} (process {os.getpid()} on {socket.gethostname()})".encode(), 0)
-            yield
-        finally:
-            os.close(handle)
+    def alone(self, doing: str) -> contextlib.AbstractContextManager[None]:
+        """Keep others off the lake; StoreHeld names who has it. See ``record`` for object stores."""
+        return self._record.alone(doing)
 
-    def _read(self, name: str) -> dict[str, Any] | None:
-        try:
-            with self.system.open_input_stream(f"{self._root}/{FOLDER}/{name}") as file:
-                content = file.read()
-        except FileNotFoundError:
-            return None
-        try:
-            found = orjson.loads(content)
-        except orjson.JSONDecodeError as error:
-            raise StoreCorrupt(f"{self.place}/{FOLDER}/{name} is damaged: {error}") from error
-        if not isinstance(found, dict):
-            raise StoreCorrupt(f"{self.place}/{FOLDER}/{name} is damaged: it is no object")
-        return found
-
-    def _write(self, name: str, document: Mapping[str, Any]) -> None:
-        content = orjson.dumps(document)
-        path = f"{self._root}/{FOLDER}/{name}"
-        if not self._local:
-            # An object appears as a whole when it is closed.
-            with self.system.open_output_stream(path) as file:
-                file.write(content)
-            return
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        draft = f"{path}.new"
-        with open(draft, "wb") as local:
-            local.write(content)
-            local.flush()
-            os.fsync(local.fileno())
-        os.replace(draft, path)
+    def tidy(self) -> None:
+        """Remove what earlier versions of the record left behind."""
+        self._record.tidy()
 
 
 def _plain(state: State) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from posthouse.errors import InvalidInput, SchemaMismatch, StoreCorrupt, StoreHe
 from posthouse.journal import schema as contract
 from posthouse.journal import segment as segments
 from posthouse.mailbox import event as ev
-from posthouse.pipeline import bronze, ledger
+from posthouse.pipeline import bronze, record
 from posthouse.pipeline import offsets as ranges_of
 from posthouse.pipeline.bronze import Journal, Segment
 from posthouse.pipeline.finding import Finding, findings
@@ -352,32 +352,64 @@ def test_ranges_are_sets_of_offsets(one: list[tuple[int, int]], other: list[tupl
 # ── The record ───────────────────────────────────────────────────────────────────────────────────
 
 
-def test_state_and_plan_come_back_as_they_were(tmp_path: Path) -> None:
+@pytest.fixture(params=["on a disk", "in an object store"])
+def book(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Ledger]:
+    """Opens the record of one lake, each time anew."""
+
+    def opened() -> Ledger:
+        found = Ledger(str(tmp_path / "lake"))
+        if request.param == "in an object store":
+            # What is special about one is how its record is written, and that can be had on a disk.
+            found._record = record.TableRecord(found.place)
+        return found
+
+    return opened
+
+
+def test_state_and_plan_come_back_as_they_were(tmp_path: Path, book: Callable[[], Ledger]) -> None:
     write(tmp_path / "j", 1, 5)
-    record = Ledger(str(tmp_path / "lake"))
-    assert record.state() == State()
-    assert record.plan() is None
+    ours = book()
+    assert ours.state() == State()
+    assert ours.plan() is None
     (segment,) = look(tmp_path / "j")
     after = State(batch=1, segments=(segment,), foreign=("x",), forgotten=("ann",))
     plan = Plan(1, APPEND, (segment,), after, {"events": 3})
-    record.begin(plan)
-    assert record.plan() == plan
-    assert record.state() == State()
-    record.commit(after)
-    assert record.state() == after
-    assert record.plan() is None
+    ours.begin(plan)
+    assert (book().plan(), book().state()) == (plan, State())
+    ours.commit(after)
+    assert (book().plan(), book().state()) == (None, after)
     assert after.known() == {NODE: [(1, 5)]}
 
 
+def test_in_an_object_store_the_second_to_write_is_refused(tmp_path: Path) -> None:
+    def opened() -> record.TableRecord:
+        return record.TableRecord(str(tmp_path))
+
+    first, second = opened(), opened()
+    assert first.read("plan") is second.read("plan") is None
+    first.write({"plan": {"batch": 1}})
+    with pytest.raises(StoreHeld, match="another process is at work on the lake"):
+        second.write({"plan": {"batch": 7}})
+    assert opened().read("plan") == {"batch": 1}
+    # He who finds a batch that was begun may do it again; what the first writes behind that is refused.
+    assert second.read("plan") == {"batch": 1}
+    second.write({"state": {"batch": 1}, "plan": None})
+    second.write({"plan": {"batch": 2}})
+    with pytest.raises(StoreHeld):
+        first.write({"state": {"batch": 1}, "plan": None})
+    second.tidy()
+    assert (opened().read("state"), opened().read("plan")) == ({"batch": 1}, {"batch": 2})
+
+
 def test_a_record_of_a_newer_program_or_a_damaged_one_is_refused(tmp_path: Path) -> None:
-    record = Ledger(str(tmp_path))
-    (tmp_path / ledger.FOLDER).mkdir()
-    (tmp_path / ledger.FOLDER / "state.json").write_text('{"schema_version": 99}')
+    ours = Ledger(str(tmp_path))
+    (tmp_path / record.FOLDER).mkdir()
+    (tmp_path / record.FOLDER / "state.json").write_text('{"schema_version": 99}')
     with pytest.raises(SchemaMismatch, match="schema version 99"):
-        record.state()
-    (tmp_path / ledger.FOLDER / "state.json").write_text("{")
+        ours.state()
+    (tmp_path / record.FOLDER / "state.json").write_text("{")
     with pytest.raises(StoreCorrupt, match="damaged"):
-        record.state()
+        ours.state()
 
 
 def _hold(lake: str, ready: Any, end: Any) -> None:
