@@ -183,6 +183,13 @@ SETTINGS: tuple[Setting, ...] = (
         least=1,
         most=100_000,
     ),
+    Setting(
+        "engine.linger_s",
+        Kind.SECONDS,
+        0.0015,
+        "How long a commit waits for more commands where another began just before; 0: never.",
+        most=1,
+    ),
     Setting("relay.enabled", Kind.SWITCH, True, "Whether `posthouse up` starts the relay."),
     Setting(
         "relay.host",
@@ -829,6 +836,11 @@ def node_name(host: str) -> str:
 
 
 # Values
+
+
+def checked(setting: Setting, raw: object, where: str, folder: Path) -> Plain:
+    """What was written for a setting of somebody else's table, such as a channel's; ConfigError if it cannot be."""
+    return _checked(setting, raw, where, folder)
 
 
 def _checked(setting: Setting, raw: object, where: str, folder: Path) -> Plain:

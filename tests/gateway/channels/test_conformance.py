@@ -1,0 +1,26 @@
+"""Every channel that comes with the gateway does what every channel must."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from tests.gateway.channels.webhook_bench import WebhookBench
+from tests.gateway.channels.websocket_bench import WebSocketBench
+
+from posthouse.gateway.channels.conformance import CHECKS, Bench, Check, Lacking, name_of, tried
+
+BENCHES: dict[str, Callable[[], Bench]] = {
+    "webhook": WebhookBench,
+    "websocket": WebSocketBench,
+}
+
+
+@pytest.mark.parametrize("bench", BENCHES.values(), ids=BENCHES.keys())
+@pytest.mark.parametrize("check", CHECKS, ids=name_of)
+def test_it_is_a_channel(check: Check, bench: Callable[[], Bench]):
+    try:
+        asyncio.run(tried(check, bench))
+    except Lacking as lacking:
+        pytest.skip(str(lacking))
