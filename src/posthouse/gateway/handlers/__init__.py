@@ -1,0 +1,1 @@
+"""Handlers: a Python function, an HTTP endpoint, a command."""

@@ -1,0 +1,91 @@
+"""The meter: how much came, went and failed of late, by desk, account and session.
+
+In: events of the journal, and the time by a clock that never goes back. Out: counts of the last five minutes, and
+totals since the start for the metrics. What it remembers is bounded; it reads no store and starts nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from ..mailbox import event as ev
+from ..mailbox.event import Event
+from .letter import INBOUND_DESK, OUTBOUND_DESK
+
+BUCKET_S = 10.0
+BUCKETS = 30
+KEYS_MAX = 20_000
+"""Sessions that are told apart in one bucket; what is more is counted for their desk only."""
+
+_WHAT = {
+    ev.POSTED: "posted",
+    ev.DELIVERED: "delivered",
+    ev.RETRIED: "failed",
+    ev.DIED: "died",
+    ev.UNCERTAIN: "uncertain",
+    ev.EXPIRED: "expired",
+}
+WHAT = tuple(dict.fromkeys(_WHAT.values()))
+
+
+class Place(NamedTuple):
+    """Whose messages are counted."""
+
+    desk: str
+    channel: str
+    """channel/account, for both desks."""
+    mailbox: str
+    lane: str
+
+
+Counts = dict[str, int]
+
+
+class Meter:
+    """Counts events as they are told to it."""
+
+    def __init__(self) -> None:
+        self.totals: Counter[tuple[str, str, str]] = Counter()
+        """By desk, channel/account and what happened."""
+        self._buckets: deque[tuple[float, Counter[tuple[Place, str]]]] = deque(maxlen=BUCKETS)
+        self._begun_s: float | None = None
+
+    def count(self, events: Iterable[Event], now_s: float) -> None:
+        """Count these."""
+        if self._begun_s is None:
+            self._begun_s = now_s
+        if not self._buckets or now_s - self._buckets[-1][0] >= BUCKET_S:
+            self._buckets.append((now_s, Counter()))
+        bucket = self._buckets[-1][1]
+        for event in events:
+            what = _WHAT.get(event.event)
+            if what is None or event.desk not in (INBOUND_DESK, OUTBOUND_DESK):
+                continue
+            channel = channel_of(event.desk, event.mailbox, event.sender)
+            self.totals[event.desk, channel, what] += 1
+            place = Place(event.desk, channel, event.mailbox, event.lane)
+            if len(bucket) >= KEYS_MAX and (place, what) not in bucket:
+                place = Place(event.desk, "", "", "")
+            bucket[place, what] += 1
+
+    def window_s(self, now_s: float) -> float:
+        """How long a time the counts are of."""
+        return 0.0 if self._begun_s is None else min(now_s - self._begun_s, BUCKET_S * BUCKETS)
+
+    def by(self, key: Callable[[Place], tuple[str, ...]], now_s: float) -> dict[tuple[str, ...], Counts]:
+        """The counts of late, added up by what ``key`` makes of a place."""
+        found: dict[tuple[str, ...], Counts] = {}
+        for begun_s, bucket in self._buckets:
+            if now_s - begun_s > BUCKET_S * BUCKETS:
+                continue
+            for (place, what), count in bucket.items():
+                counts = found.setdefault(key(place), {})
+                counts[what] = counts.get(what, 0) + count
+        return found
+
+
+def channel_of(desk: str, mailbox: str, sender: str) -> str:
+    """The channel/account of a message: what is inbound names it in its sender, what is outbound is in its mailbox."""
+    return "/".join(sender.split("/", 2)[:2]) if desk == INBOUND_DESK else mailbox

@@ -1,0 +1,87 @@
+"""The tail: follows the journal of the gateway's own store, and tells its listeners of every event once.
+
+In: the store's chunks, as they are committed. Out: lists of events to listeners, in order, on the thread that reads.
+It begins where its owner says; what was trimmed before it was read is a gap, and
+a listener that cares is told so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Sequence
+
+from ..engine.engine import Engine
+from ..errors import EngineClosed, StoreCorrupt, StoreError
+from ..journal.chunk import decode
+from ..mailbox.event import Event
+
+log = logging.getLogger("posthouse.gateway")
+
+EVERY_S = 1.0
+"""How often the journal is looked at."""
+Listener = Callable[[Sequence[Event], int, bool], None]
+"""Told of events, the last one's offset, and whether some before them are missing."""
+
+
+class Tail:
+    """Reads the journal from ``start`` to ``close``."""
+
+    def __init__(self, engine: Engine, after: int) -> None:
+        """``after``: the offset behind which to begin."""
+        self._engine = engine
+        self._after = after
+        self._listeners: list[Listener] = []
+        self._reading = threading.Lock()
+        self._task: asyncio.Task[None] | None = None
+
+    def listen(self, listener: Listener) -> None:
+        """Tell it of what comes; it must not raise, and is called on a thread of its own."""
+        self._listeners.append(listener)
+
+    def start(self) -> None:
+        """Begin; on a running event loop."""
+        # What is about to be trimmed is read first.
+        self._engine.before_trim.append(self.catch_up)
+        self._task = asyncio.create_task(self._run(), name="gateway tail")
+
+    async def close(self) -> None:
+        """Read what there is, and stop. Idempotent."""
+        if self._task is None:
+            return
+        task, self._task = self._task, None
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        with contextlib.suppress(ValueError):
+            self._engine.before_trim.remove(self.catch_up)
+        with contextlib.suppress(StoreError):
+            await asyncio.to_thread(self.catch_up)
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(EVERY_S)
+            try:
+                if self._engine.store.offset() > self._after:
+                    await asyncio.to_thread(self.catch_up)
+            except EngineClosed:
+                return
+            except StoreError as error:
+                log.warning("the journal cannot be followed for now: %s", error)
+
+    def catch_up(self) -> None:
+        """Read all that is committed by now; from any thread."""
+        with self._reading:
+            for chunk in self._engine.store.chunks(self._after):
+                gap = chunk.first > self._after + 1
+                try:
+                    events = decode(chunk.data)
+                except StoreCorrupt:
+                    log.error("journal chunk %d-%d cannot be read", chunk.first, chunk.last)
+                    events, gap = [], True
+                # A chunk may begin before the place at which this one began.
+                fresh = events[max(0, self._after + 1 - chunk.first) :]
+                for listener in self._listeners:
+                    listener(fresh, chunk.last, gap)
+                self._after = chunk.last

@@ -1,0 +1,295 @@
+"""The worker: leases what came in, has it handled, and settles it together with the replies.
+
+    lease (the next due lane of the desk) → handler → Together(settle, post replies)   one commit: all or nothing
+                                              │
+                                              ├ RetryLater, an error, silence for too long → back, by the ladder
+                                              ├ Away → back, uncounted
+                                              └ Reject → dead letter
+
+One message (or batch) of a session at a time: that is the desk's window. Sessions run side by side up to ``slots``.
+Which comes next, the engine says: the least recently served tenant, in it the least recently served session.
+A lease is renewed while its handler works. A handler whose lease was lost all the same (the process slept, the store
+was away) is cancelled; were it to go on, it could neither settle nor reply, since both need the lease.
+
+In: the engine, a handler. Out: commands. It keeps no message and knows no channel.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..engine.engine import Engine
+from ..errors import EngineClosed, InvalidInput, StoreError
+from ..mailbox.command import Command, Lease, Post, Release, Renew, Settle, Together, Verdict
+from ..mailbox.message import SECOND
+from ..mailbox.outcome import FAILURES, Delivery, Leased, LeaseLost, Outcome, Refused
+from .answer import Away, Handler, Reject, RetryLater, Work
+from .letter import INBOUND_DESK, Inbound
+from .stats import WorkerStats
+
+log = logging.getLogger("posthouse.gateway")
+
+LEASES_MAX = 64
+"""Leases that are asked for in one go."""
+ERROR_CHARS_MAX = 2_000
+STORE_PAUSE_S = 1.0
+"""How long to wait after the store refused, before the same is tried again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a worker goes by."""
+
+    slots: int = 32
+    timeout_s: float = 120.0
+    """Without a word from the handler."""
+    max_s: float = 3_600.0
+    """In all."""
+    grace_s: float = 10.0
+    """How long handlers may finish when the worker is told to stop."""
+
+
+class _Job:
+    """One lease and the task that works on it."""
+
+    __slots__ = ("deliveries", "lost", "replies", "settling", "task", "token", "what")
+
+    def __init__(self, token: str, deliveries: Sequence[Delivery]) -> None:
+        self.token = token
+        self.deliveries = deliveries
+        self.task: asyncio.Task[None] | None = None
+        self.lost = False
+        self.settling = False
+        self.what = ""
+        """What became of it, as ``WorkerStats`` counts it."""
+        self.replies = 0
+
+
+class Worker:
+    """Works off the inbound desk from ``start`` to ``close``."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        handler: Handler,
+        limits: Limits | None = None,
+        *,
+        holder: str = "gateway",
+        desk: str = INBOUND_DESK,
+    ) -> None:
+        self.stats = WorkerStats()
+        self._engine = engine
+        self._handler = handler
+        self._limits = limits or Limits()
+        self._holder = holder
+        self._desk = desk
+        self._tokens = (f"{secrets.token_hex(8)}-{number}" for number in itertools.count())
+        self._asked: set[str] = set()
+        """Tokens of leases that were asked for and not answered yet."""
+        self._jobs: dict[str, _Job] = {}
+        self._room = asyncio.Event()
+        self._room.set()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Begin to work; on a running event loop."""
+        self._tasks.append(asyncio.create_task(self._dispatch(), name="gateway worker"))
+        lease_s = self._engine.store.policies[self._desk].lease_s
+        if lease_s is not None:
+            self._tasks.append(asyncio.create_task(self._renew(lease_s / 3), name="gateway renewals"))
+
+    async def close(self) -> None:
+        """Take nothing more, let handlers finish for a while, give back the rest. Idempotent."""
+        if not self._tasks:
+            return
+        tasks, self._tasks = self._tasks, []
+        tasks[0].cancel()
+        await asyncio.gather(tasks[0], return_exceptions=True)
+        running = [job.task for job in self._jobs.values() if job.task is not None]
+        if running:
+            await asyncio.wait(running, timeout=self._limits.grace_s)
+        for task in (*tasks[1:], *running):
+            task.cancel()
+        await asyncio.gather(*tasks[1:], *running, return_exceptions=True)
+        # A lease that was on its way when the dispatcher stopped is before these in the queue.
+        left = [*self._asked, *self._jobs]
+        self._asked.clear()
+        self._jobs.clear()
+        self.stats.running = 0
+        if left:
+            try:
+                await self._engine.apply(*[Release(self._desk, token) for token in left])
+            except StoreError as error:
+                log.warning("%d leases were not given back: %s", len(left), error)
+
+    # Taking work.
+
+    async def _dispatch(self) -> None:
+        want = 1
+        while True:
+            await self._room.wait()
+            free = self._limits.slots - len(self._jobs)
+            want = min(want, free, LEASES_MAX)
+            with self._engine.bell.ticket(self._desk, None) as ticket:
+                try:
+                    taken = await self._lease(want)
+                except EngineClosed:
+                    raise
+                except StoreError as error:
+                    log.error("nothing can be taken for now: %s", error)
+                    await asyncio.sleep(STORE_PAUSE_S)
+                    continue
+                if taken == want:
+                    want *= 2
+                    continue
+                want = max(1, taken)
+                await ticket.wait()
+
+    async def _lease(self, count: int) -> int:
+        """Take up to so many lanes' next messages, and start on them; how many there were."""
+        leases = [Lease(self._desk, None, next(self._tokens), self._holder) for _ in range(count)]
+        self._asked.update(lease.token for lease in leases)
+        outcomes = await self._engine.apply(*leases)
+        taken = 0
+        for lease, outcome in zip(leases, outcomes, strict=True):
+            self._asked.discard(lease.token)
+            # The desk is there, so the engine has no reason to refuse.
+            assert isinstance(outcome, Leased)
+            if outcome.deliveries:
+                taken += 1
+                self._begin(_Job(lease.token, outcome.deliveries))
+        return taken
+
+    def _begin(self, job: _Job) -> None:
+        self._jobs[job.token] = job
+        self.stats.running = len(self._jobs)
+        if len(self._jobs) >= self._limits.slots:
+            self._room.clear()
+        job.task = asyncio.create_task(self._work(job))
+
+    def _over(self, job: _Job) -> None:
+        """The lease is settled or lost: nothing is to be given back."""
+        self._jobs.pop(job.token, None)
+        self.stats.running = len(self._jobs)
+        self._room.set()
+
+    # Working.
+
+    async def _work(self, job: _Job) -> None:
+        try:
+            commands = await self._handled(job)
+        except asyncio.CancelledError:
+            if not job.lost:
+                raise  # told to stop: the lease is given back with the others
+            self.stats.fenced += len(job.deliveries)
+            self._over(job)
+            return
+        job.settling = True
+        try:
+            await self._settle(job, commands)
+        except EngineClosed:
+            pass  # the next process finds the lease, and takes it from there
+        self._over(job)
+
+    async def _handled(self, job: _Job) -> list[Command]:
+        """Have it handled; how it is to be settled."""
+        try:
+            work = Work([Inbound.from_message(d.message) for d in job.deliveries], job.deliveries[0].attempt)
+        except InvalidInput as wrong:
+            job.what = "rejected"
+            return self._all(job, Verdict.DEAD, error=f"not a message of the gateway: {wrong}")
+        try:
+            async with work.limited(self._limits.timeout_s, self._limits.max_s):
+                replies = await self._handler.handle(work)
+            now = self._engine.now()
+            posts = [
+                # What is answered must not be asked again because the queue of answers is full.
+                Post(reply.answering(work.message, number, now).message(), exempt=True)
+                for number, reply in enumerate(replies)
+            ]
+        except RetryLater as later:
+            job.what = "retried"
+            reason = "rate_limited" if later.rate_limited else None
+            return self._all(job, Verdict.RETRY, later.after_s, reason, str(later))
+        except Away as away:
+            job.what = "away"
+            return self._all(job, Verdict.RETURN, away.after_s, "offline", str(away))
+        except (Reject, InvalidInput) as rejection:
+            job.what = "rejected"
+            return self._all(job, Verdict.REJECTED, error=str(rejection))
+        except TimeoutError:
+            job.what = "timed_out"
+            slow = f"the handler said nothing for {self._limits.timeout_s:g} s, or worked for {self._limits.max_s:g} s"
+            return self._all(job, Verdict.RETRY, error=slow)
+        except Exception as error:
+            job.what = "retried"
+            log.warning("the handler failed on %s", work.message.id, exc_info=error)
+            return self._all(job, Verdict.RETRY, error=f"{type(error).__name__}: {error}")
+        job.what, job.replies = "handled", len(posts)
+        return [Together((*self._all(job, Verdict.DELIVERED), *posts))]
+
+    def _all(
+        self, job: _Job, verdict: Verdict, after_s: float | None = None, reason: str | None = None, error: str = ""
+    ) -> list[Command]:
+        """The same for every message of the batch."""
+        due_at = None if after_s is None else self._engine.now() + int(after_s * SECOND)
+        text = error.encode(errors="replace").decode()[:ERROR_CHARS_MAX] or None
+        return [
+            Settle(d.message.ref, job.token, verdict, due_at=due_at, reason=reason, error=text, holder=self._holder)
+            for d in job.deliveries
+        ]
+
+    async def _settle(self, job: _Job, commands: list[Command]) -> None:
+        while True:
+            try:
+                outcome = (await self._engine.apply(*commands))[0]
+            except EngineClosed:
+                raise
+            except StoreError as error:
+                # Whether it took effect may be unknown: if it did, the repeat finds no lease and does nothing.
+                log.error("%s is not settled yet: %s", job.deliveries[-1].message.id, error)
+                await asyncio.sleep(STORE_PAUSE_S)
+                continue
+            if isinstance(outcome, Refused) and isinstance(commands[0], Together):
+                # The reply cannot be stored (oversize), and so never could be.
+                job.what, job.replies = "rejected", 0
+                commands = self._all(job, Verdict.REJECTED, error=_refusal(outcome))
+                continue
+            if isinstance(outcome, FAILURES):
+                job.what, job.replies = "fenced", 0
+                log.warning("%s was handled, but its lease was lost: dropped", job.deliveries[-1].message.id)
+            setattr(self.stats, job.what, getattr(self.stats, job.what) + len(job.deliveries))
+            self.stats.replies += job.replies
+            return
+
+    # Renewing.
+
+    async def _renew(self, every_s: float) -> None:
+        """Keep every lease whose handler works; its own time limit ends a handler that hangs."""
+        while True:
+            await asyncio.sleep(every_s)
+            jobs = list(self._jobs.values())
+            if not jobs:
+                continue
+            try:
+                outcomes = await self._engine.apply(*[Renew(self._desk, job.token) for job in jobs])
+            except EngineClosed:
+                return
+            except StoreError as error:
+                log.warning("%d leases were not renewed: %s", len(jobs), error)
+                continue
+            for job, outcome in zip(jobs, outcomes, strict=True):
+                # One that is being settled is told there.
+                if isinstance(outcome, LeaseLost) and not job.settling and job.task is not None:
+                    job.lost = True
+                    job.task.cancel()
+
+
+def _refusal(outcome: Outcome) -> str:
+    assert isinstance(outcome, Refused)
+    return f"the reply cannot be kept: {outcome.detail or outcome.reason}"
