@@ -1,0 +1,1 @@
+"""A small libp2p for asyncio: TCP, Noise, yamux, identify, ping, gossipsub, mDNS; usable on its own."""
