@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
+from tests.gateway.channels.telegram_bench import TelegramBench
 from tests.gateway.channels.webhook_bench import WebhookBench
 from tests.gateway.channels.websocket_bench import WebSocketBench
 
@@ -14,6 +15,7 @@ from posthouse.gateway.channels.conformance import CHECKS, Bench, Check, Lacking
 BENCHES: dict[str, Callable[[], Bench]] = {
     "webhook": WebhookBench,
     "websocket": WebSocketBench,
+    "telegram": TelegramBench,
 }
 
 
