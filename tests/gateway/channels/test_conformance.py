@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
+from tests.gateway.channels.console_bench import ConsoleBench
 from tests.gateway.channels.telegram_bench import TelegramBench
 from tests.gateway.channels.webhook_bench import WebhookBench
 from tests.gateway.channels.websocket_bench import WebSocketBench
@@ -16,6 +17,7 @@ BENCHES: dict[str, Callable[[], Bench]] = {
     "webhook": WebhookBench,
     "websocket": WebSocketBench,
     "telegram": TelegramBench,
+    "console": ConsoleBench,
 }
 
 
