@@ -25,10 +25,7 @@ class Story:
 
     def __init__(self, seed: int, store: Store | None = None, policy: dict[str, Any] | None = None) -> None:
         self.seed = seed
-        gather_s = (0.0, 0.002, 0.01)[seed % 3]
-        settings = dataclasses.replace(
-            FAST, unanswered_max=20, heartbeat_s=5.0, heartbeat_wait_s=2.0, gather_s=gather_s
-        )
+        settings = dataclasses.replace(FAST, unanswered_max=20, heartbeat_s=5.0, heartbeat_wait_s=2.0)
         if policy is None:
             tries = 2 + seed % 4
             policy = {"capacity": 40, "ttl_s": 90.0, "attempts_max": tries, "unreceived_max": tries}

@@ -34,7 +34,7 @@ WALL_US = 1_700_000_000_000_000
 KERNEL_BYTES = 20_000
 """What the sockets hold between the relay and a client that does not read."""
 
-FAST = Settings(HOST, rate_per_s=0, unreceived_frames_max=12, unreceived_bytes_max=6_000, batch=5, gather_s=0)
+FAST = Settings(HOST, rate_per_s=0, unreceived_frames_max=12, unreceived_bytes_max=6_000, batch=5)
 """Small bounds, so that a few messages reach them."""
 
 

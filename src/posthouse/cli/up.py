@@ -152,6 +152,7 @@ class _Server:
             store,
             queue_max=config.whole("engine.queue_max"),
             group_max=config.whole("engine.group_max"),
+            linger_s=config.seconds("engine.linger_s"),
             sweep_s=config.seconds("engine.sweep_s"),
             on_failure=lambda error: self._fail(loop, error),
         )

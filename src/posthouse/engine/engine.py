@@ -51,10 +51,14 @@ class Engine:
         clock: Clock | None = None,
         queue_max: int = QUEUE_MAX,
         group_max: int = GROUP_MAX,
+        linger_s: float = 0.0,
         sweep_s: float = SWEEP_S,
         on_failure: Callable[[BaseException], None] | None = None,
     ) -> None:
-        """``on_failure`` is told, on the writer's thread, that the engine has stopped for good."""
+        """``linger_s`` is how long a commit waits for more where another began just before: for a server of many.
+
+        ``on_failure`` is told, on the writer's thread, that the engine has stopped for good.
+        """
         self.clock = clock or Clock()
         self.bell = Bell()
         self.on_commit: list[CommitHook] = []
@@ -75,6 +79,7 @@ class Engine:
             on_failure=self._failed,
             queue_max=queue_max,
             group_max=group_max,
+            linger_s=linger_s,
         )
         self.sweeper = Sweeper(
             store, self.clock, self.bell, self._sweep, on_failure=self._writer.abort, sweep_s=sweep_s

@@ -73,7 +73,7 @@ class House:
             Refusal.SHARE: f"queue full for this sender: it holds {sender_max} of {capacity} messages",
         }
         """What the sender of a message for which there is no room is told."""
-        self.submissions = Submissions(port, self.stats, settings.submission_max, settings.gather_s)
+        self.submissions = Submissions(port, self.stats, settings.submission_max)
         self.pages = Pages(port, settings.pages_max)
         self.blocks = Blocks(settings.blocks_max)
         self.buckets = Buckets(settings.rate_per_s, settings.rate_burst)

@@ -44,8 +44,6 @@ class Settings:
     """The same over all connections."""
     submission_max: int = 500
     """Commands that are handed to the engine as one."""
-    gather_s: float = 0.002
-    """How long commands gather where others were handed over just before."""
     receipt_delay_s: float = 0.05
     """How long live frames wait for a confirmation before a ping asks whether they arrived."""
 

@@ -3,9 +3,6 @@
 In: commands with whoever wants their outcome, and recipients that want to lease. Out: one submission with
 the leases behind the posts (so one lease serves many posts, and is committed with them), and each outcome
 to its handler, in order. It never reorders commands, and leases nothing for a recipient that has left.
-
-The first after a pause goes at once; the next one gathers for a moment. A commit costs about as much for one message
-as for ten, and a disk that is asked a thousand times a second makes the tenth wait.
 """
 
 from __future__ import annotations
@@ -39,12 +36,10 @@ class Leaseholder(Protocol):
 class Submissions:
     """The one way from the relay to the engine."""
 
-    def __init__(self, port: Port, stats: Stats, size_max: int, gather_s: float = 0.0) -> None:
+    def __init__(self, port: Port, stats: Stats, size_max: int) -> None:
         self._port = port
         self._stats = stats
         self._size_max = size_max
-        self._gather_s = gather_s
-        self._next_at = 0.0  # when the next submission is due
         self._commands: list[Command] = []
         self._handlers: list[tuple[Handler, Any]] = []
         self._leases: dict[Leaseholder, None] = {}
@@ -85,8 +80,6 @@ class Submissions:
         if not commands:
             return
         self._commands, self._handlers = [], []
-        if self._gather_s:
-            self._next_at = self._port.monotonic() + self._gather_s
         self._open += 1
         self._port.submit(commands, partial(self._answered, handlers))
 
@@ -98,15 +91,8 @@ class Submissions:
 
     def _schedule(self) -> None:
         self._scheduled = True
-        if not self._answering and not self._gathers():
+        if not self._answering:
             self._port.soon(self._turn)
-
-    def _gathers(self) -> bool:
-        """Whether what was added is to wait for more; then its turn is planned."""
-        wait_s = self._next_at - self._port.monotonic() if self._gather_s else 0.0
-        if wait_s > 0:
-            self._port.later(wait_s, self._turn)
-        return wait_s > 0
 
     def _turn(self) -> None:
         self._scheduled = False
@@ -133,7 +119,7 @@ class Submissions:
         finally:
             if self._answering:
                 self._answering = False
-                if self._scheduled and not self._gathers():
+                if self._scheduled:
                     self._turn()
             if self._drained:
                 self._look()
