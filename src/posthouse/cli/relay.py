@@ -33,7 +33,8 @@ def relay(
     if context.invoked_subcommand is not None:
         return
     session.set("relay.enabled", "true", "posthouse relay")
-    session.flags.setdefault("books.enabled", Given("false", "posthouse relay"))
+    for other in ("books.enabled", "gateway.enabled"):
+        session.flags.setdefault(other, Given("false", "posthouse relay"))
     up.serve(
         session,
         relay_port=relay_port,

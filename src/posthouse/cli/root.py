@@ -21,6 +21,7 @@ INTERRUPTED = 130
 COMMANDS: dict[str, str] = {
     "up": "Start the server and keep it running until SIGTERM or Ctrl-C.",
     "relay": "The relay: run it alone, and say which keys may connect.",
+    "gateway": "The gateway: run it alone, see how it stands, try it.",
     "agent": "An agent: send and receive encrypted messages through a relay.",
     "mailbox": "Mailboxes: how full, how old, pause, resume, purge.",
     "lane": "Lanes: why one is not moving, and unblocking it.",
@@ -29,7 +30,8 @@ COMMANDS: dict[str, str] = {
     "journal": "The journal: export it, verify it, watch it.",
     "books": "The books: was every message delivered, and if not, why; computed on Spark from the journal.",
     "snapshot": "Snapshots: copy a working store, make a store from a copy.",
-    "import": "Take over what another program kept: the queue of a Pinch relay.",
+    "import": "Take over what another program kept: a Pinch relay's queue, OpenClaw's queues.",
+    "token": "Tokens: who may use the gateway's HTTP API, and for what.",
     "doctor": "Check the store, its journal, disk, clock, permissions and socket.",
     "config": "The configuration: each value and where it came from.",
     "completion": "Print the completion script of a shell.",

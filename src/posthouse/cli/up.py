@@ -25,6 +25,7 @@ from .session import STORE, Failure, Json, Session
 if TYPE_CHECKING:
     from ..control.journal import Exporter
     from ..engine.engine import Engine
+    from ..gateway.service import Gateway
     from ..metrics import Metrics
     from ..relay.server import RelayServer
 
@@ -49,17 +50,20 @@ def options(function: F) -> F:
 @click.command("up", cls=Command)
 @options
 @click.option("--no-relay", is_flag=True, help=f"{_SHORT}relay.enabled=false.")
+@click.option("--no-gateway", is_flag=True, help=f"{_SHORT}gateway.enabled=false.")
 @click.option("--no-books", is_flag=True, help=f"{_SHORT}books.enabled=false.")
 @pass_session
-def up(session: Session, /, no_relay: bool, no_books: bool, **given: Any) -> None:
+def up(session: Session, /, no_relay: bool, no_gateway: bool, no_books: bool, **given: Any) -> None:
     """Start the server and keep it running until SIGTERM or Ctrl-C.
 
-    It opens the store (and makes it, the first time), sweeps, exports the journal, runs the relay, keeps the books,
-    and answers the other commands through its control socket. It stops cleanly: what was accepted is kept. SIGHUP
-    makes it read the relay's certificate again.
+    It opens the store (and makes it, the first time), sweeps, exports the journal, runs the relay and the gateway,
+    keeps the books, and answers the other commands through its control socket. It stops cleanly: what was accepted is
+    kept. SIGHUP makes it read the relay's certificate again.
     """
     if no_relay:
         session.set("relay.enabled", "false", "--no-relay")
+    if no_gateway:
+        session.set("gateway.enabled", "false", "--no-gateway")
     if no_books:
         session.set("books.enabled", "false", "--no-books")
     serve(session, **given)
@@ -172,6 +176,7 @@ class _Server:
             stack.push_async_callback(server.close)
             address = server.address
         relay = await self._relay(stack, loop, engine, metrics)
+        gateway = await self._gateway(stack, engine, metrics)
         control = ControlServer(engine, config, version())
         control.start()
         stack.push_async_callback(asyncio.to_thread, control.close)
@@ -186,6 +191,7 @@ class _Server:
             "books": self._books(stack, loop),
             "relay": relay.address if relay else None,
             "relay_host": config.text("relay.public_host") if relay else None,
+            "gateway": ", ".join(gateway.couriers) or "no channels" if gateway else None,
             "desks": sorted(config.policies),
             "config": str(config.file) if config.file else None,
         }
@@ -216,6 +222,29 @@ class _Server:
         loop.add_signal_handler(signal.SIGHUP, relay.reload)
         return relay
 
+    async def _gateway(self, stack: contextlib.AsyncExitStack, engine: Engine, metrics: Metrics) -> Gateway | None:
+        """Start the gateway, if it is wanted and installed."""
+        config = self._config
+        if not config.switch("gateway.enabled"):
+            return None
+        try:
+            from ..gateway import metrics as gateway_metrics
+            from ..gateway import setup
+        except ModuleNotFoundError as error:
+            if error.name != "aiohttp":
+                raise
+            missing = MissingExtra(f"the gateway needs {error.name}: pip install posthouse[gateway]")
+            if config.is_given("gateway.enabled") or config.channels:
+                raise missing from error
+            _log.warning("the gateway is not started: %s", missing)
+            return None
+        gateway = setup.make(config, engine, os.environ)
+        # Before it starts: what it has begun by then is to be ended, too.
+        stack.push_async_callback(gateway.close)
+        await gateway.start()
+        metrics.registry.register(gateway_metrics.GatewayCollector(gateway))
+        return gateway
+
     def _books(self, stack: contextlib.AsyncExitStack, loop: asyncio.AbstractEventLoop) -> str | None:
         """Keep the books, if that is wanted and can be; where they are."""
         from .books_keep import Keeper, missing
@@ -242,7 +271,7 @@ class _Server:
             self._session.say(
                 f"Posthouse {summary['version']} serves node {summary['node']} (process {summary['pid']})"
             )
-            for name in ("store", "control", "journal", "books", "metrics", "relay", "config"):
+            for name in ("store", "control", "journal", "books", "metrics", "relay", "gateway", "config"):
                 as_host = f" as {summary['relay_host']}" if name == "relay" and summary["relay"] else ""
                 self._session.say(f"  {name:<8} {summary[name] or '–'}{as_host}")
             self._session.say(f"  {'desks':<8} {', '.join(summary['desks'])}")

@@ -6,10 +6,12 @@ totals since the start for the metrics. What it remembers is bounded; it reads n
 
 from __future__ import annotations
 
+import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from ..control.gateway import channel_of
 from ..mailbox import event as ev
 from ..mailbox.event import Event
 from .letter import INBOUND_DESK, OUTBOUND_DESK
@@ -51,9 +53,14 @@ class Meter:
         """By desk, channel/account and what happened."""
         self._buckets: deque[tuple[float, Counter[tuple[Place, str]]]] = deque(maxlen=BUCKETS)
         self._begun_s: float | None = None
+        self._lock = threading.Lock()  # one thread counts, others ask
 
     def count(self, events: Iterable[Event], now_s: float) -> None:
         """Count these."""
+        with self._lock:
+            self._count(events, now_s)
+
+    def _count(self, events: Iterable[Event], now_s: float) -> None:
         if self._begun_s is None:
             self._begun_s = now_s
         if not self._buckets or now_s - self._buckets[-1][0] >= BUCKET_S:
@@ -77,15 +84,11 @@ class Meter:
     def by(self, key: Callable[[Place], tuple[str, ...]], now_s: float) -> dict[tuple[str, ...], Counts]:
         """The counts of late, added up by what ``key`` makes of a place."""
         found: dict[tuple[str, ...], Counts] = {}
-        for begun_s, bucket in self._buckets:
-            if now_s - begun_s > BUCKET_S * BUCKETS:
-                continue
-            for (place, what), count in bucket.items():
-                counts = found.setdefault(key(place), {})
-                counts[what] = counts.get(what, 0) + count
+        with self._lock:
+            for begun_s, bucket in self._buckets:
+                if now_s - begun_s > BUCKET_S * BUCKETS:
+                    continue
+                for (place, what), count in bucket.items():
+                    counts = found.setdefault(key(place), {})
+                    counts[what] = counts.get(what, 0) + count
         return found
-
-
-def channel_of(desk: str, mailbox: str, sender: str) -> str:
-    """The channel/account of a message: what is inbound names it in its sender, what is outbound is in its mailbox."""
-    return "/".join(sender.split("/", 2)[:2]) if desk == INBOUND_DESK else mailbox

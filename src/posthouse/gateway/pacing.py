@@ -46,7 +46,7 @@ class Breaker:
 
     def open(self, now_s: float) -> list[str]:
         """The targets that are left alone now."""
-        return [target for target, (_, until_s) in self._targets.items() if until_s > now_s]
+        return [target for target, (_, until_s) in list(self._targets.items()) if until_s > now_s]
 
 
 class Pace:

@@ -9,12 +9,15 @@ goes back, what was being sent is finished or settled by what is certain. It hol
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import dataclasses
 import logging
 import time
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..control import gateway as control
 from ..engine.engine import Engine
 from ..errors import ConfigError, EngineClosed, StoreError
 from ..mailbox.command import Note
@@ -24,7 +27,7 @@ from .alerts import Alerts
 from .answer import Handler
 from .channel import Channel, NotAccepted, Receipt
 from .courier import Courier, SendLimits
-from .letter import INBOUND_DESK, OUTBOUND_DESK, Inbound
+from .letter import INBOUND_DESK, OUTBOUND_DESK, Inbound, Json
 from .meter import Meter
 from .tail import Tail
 from .worker import Limits, Worker
@@ -127,14 +130,17 @@ class Gateway:
         """Begin with sending and working, then with receiving. What fails is raised, and what began is to be closed."""
         assert not self._running
         self._running = True
-        await asyncio.to_thread(self._alerts.keep)
+        # An engine that stopped says so itself.
+        with contextlib.suppress(EngineClosed):
+            await asyncio.to_thread(self._alerts.keep)
         self._tail.start()
         for courier in self.couriers.values():
             courier.start()
         if self.worker is not None:
             self.worker.start()
-        else:
+        elif self._channels:
             log.warning("no handler is set (gateway.handler): what comes in is kept and waits")
+        control.running(self.engine, self.live)
         for channel, mailbox in zip(self._channels, self.couriers, strict=True):
             await channel.start(self._ports[mailbox])
 
@@ -143,6 +149,7 @@ class Gateway:
         if not self._running:
             return
         self._running = False
+        control.stopped(self.engine)
         ending = [courier.close() for courier in self.couriers.values()]
         if self.worker is not None:
             ending.append(self.worker.close())
@@ -159,6 +166,42 @@ class Gateway:
             await asyncio.to_thread(self._alerts.keep)
         except StoreError as error:
             log.warning("how far the journal was read is not kept: %s", error)
+
+    def live(self) -> Json:
+        """Its counts, for ``gateway.stats``; from any thread."""
+        now_s = time.monotonic()
+        accounts = [
+            {
+                "account": mailbox,
+                "up": courier.is_up,
+                **dataclasses.asdict(courier.stats),
+                "left_alone": courier.open_targets(),
+            }
+            for mailbox, courier in self.couriers.items()
+        ]
+        return {
+            "window_s": self.meter.window_s(now_s),
+            "worker": None if self.worker is None else dataclasses.asdict(self.worker.stats),
+            "accounts": accounts,
+            "rates": {desk: self._rates(desk, now_s) for desk in (INBOUND_DESK, OUTBOUND_DESK)},
+        }
+
+    def _rates(self, desk: str, now_s: float) -> Json:
+        by = self.meter.by
+        places = by(lambda place: (place.desk, place.mailbox, place.lane), now_s)
+        return {
+            "all": by(lambda place: (place.desk,), now_s).get((desk,), {}),
+            "channels": {
+                name: counts
+                for (at, name), counts in by(lambda place: (place.desk, place.channel), now_s).items()
+                if at == desk and name
+            },
+            "sessions": [
+                {"mailbox": mailbox, "lane": lane, "failed": 0, **counts}
+                for (at, mailbox, lane), counts in places.items()
+                if at == desk and mailbox
+            ],
+        }
 
     async def _all(self, what: str, ending: list[Coroutine[Any, Any, None]]) -> None:
         """Wait for all of these; the fault of one must not keep the others open."""

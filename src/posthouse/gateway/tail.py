@@ -29,9 +29,10 @@ Listener = Callable[[Sequence[Event], int, bool], None]
 class Tail:
     """Reads the journal from ``start`` to ``close``."""
 
-    def __init__(self, engine: Engine, after: int) -> None:
+    def __init__(self, engine: Engine, after: int, every_s: float = EVERY_S) -> None:
         """``after``: the offset behind which to begin."""
         self._engine = engine
+        self._every_s = every_s
         self._after = after
         self._listeners: list[Listener] = []
         self._reading = threading.Lock()
@@ -61,7 +62,7 @@ class Tail:
 
     async def _run(self) -> None:
         while True:
-            await asyncio.sleep(EVERY_S)
+            await asyncio.sleep(self._every_s)
             try:
                 if self._engine.store.offset() > self._after:
                     await asyncio.to_thread(self.catch_up)

@@ -1,6 +1,6 @@
 """The worker: leases what came in, has it handled, and settles it together with the replies.
 
-    lease (the next due lane of the desk) → handler → Together(settle, post replies)   one commit: all or nothing
+    lease (the next due lane of the desk) → handler → Together(post replies, settle)   one commit: all or nothing
                                               │
                                               ├ RetryLater, an error, silence for too long → back, by the ladder
                                               ├ Away → back, uncounted
@@ -231,7 +231,7 @@ class Worker:
             log.warning("the handler failed on %s", work.message.id, exc_info=error)
             return self._all(job, Verdict.RETRY, error=f"{type(error).__name__}: {error}")
         job.what, job.replies = "handled", len(posts)
-        return [Together((*self._all(job, Verdict.DELIVERED), *posts))]
+        return [Together((*posts, *self._all(job, Verdict.DELIVERED)))]
 
     def _all(
         self, job: _Job, verdict: Verdict, after_s: float | None = None, reason: str | None = None, error: str = ""

@@ -1,0 +1,130 @@
+"""Operations on the gateway: how long its queues are, how fast they move, and what fails, by desk, channel and session.
+
+In: the store, and the counts of a gateway that runs on it, if one does in this process. Out: numbers. Lengths are
+those of the store; rates and errors of late are known only while a gateway runs.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from ..mailbox.command import Filter
+from ..mailbox.message import IN_LANE, State
+from ..mailbox.store import Store
+from . import view
+from .operation import SCAN_PAGE, Answer, Context, Json, operation
+
+DESKS = ("inbound", "outbound")
+SCAN_MAX = 20_000
+"""Messages of a desk that are looked at; what is more is told as such."""
+SESSIONS = 20
+
+_running: weakref.WeakKeyDictionary[Any, Callable[[], Json]] = weakref.WeakKeyDictionary()
+
+
+def running(access: object, live: Callable[[], Json]) -> None:
+    """A gateway runs on this engine, and ``live`` tells its counts."""
+    _running[access] = live
+
+
+def stopped(access: object) -> None:
+    """It runs no more."""
+    _running.pop(access, None)
+
+
+def channel_of(desk: str, mailbox: str, sender: str) -> str:
+    """The channel/account of a message: what is inbound names it in its sender, what is outbound is in its mailbox."""
+    return "/".join(sender.split("/", 2)[:2]) if desk == DESKS[0] else mailbox
+
+
+class _Scan:
+    """Messages of a desk in some states, counted by channel and by session."""
+
+    def __init__(self, store: Store, desk: str, states: frozenset[State]) -> None:
+        self.channels: Counter[str] = Counter()
+        self.sessions: Counter[tuple[str, str]] = Counter()
+        self.whole = True
+        after = seen = 0
+        while page := store.messages(Filter(desk, states=states), after, SCAN_PAGE):
+            for found in page:
+                message = found.message
+                self.channels[channel_of(desk, message.mailbox, message.sender)] += 1
+                self.sessions[message.mailbox, message.lane] += 1
+            after = page[-1].number
+            seen += len(page)
+            if seen >= SCAN_MAX:
+                self.whole = False
+                return
+
+
+@operation("gateway.stats")
+def stats(context: Context, *, sessions: int = SESSIONS) -> Answer:
+    """Lengths, rates and errors: of the desks, of each channel's accounts, and of the ``sessions`` longest sessions."""
+    live = _running.get(context.access)
+    counts = live() if live is not None else {}
+    found: list[Json] = [_desk(context.store, desk, counts, sessions) for desk in DESKS]
+    return {
+        "running": live is not None,
+        "window_s": counts.get("window_s"),
+        "worker": counts.get("worker"),
+        "accounts": counts.get("accounts", []),
+        "desks": found,
+    }
+
+
+def _desk(store: Store, desk: str, live: Json, most: int) -> Json:
+    views = [found for found in store.desks() if found.desk == desk]
+    by_state = dict(views[0].counts) if views else {}
+    waiting = _Scan(store, desk, IN_LANE)
+    dead = _Scan(store, desk, frozenset({State.DEAD}))
+    rates: Json = live.get("rates", {}).get(desk, {})
+    # Those that wait longest, then those that failed of late.
+    longest = [place for place, _ in waiting.sessions.most_common(most)]
+    failing = sorted(rates.get("sessions", []), key=lambda row: -row["failed"])
+    named = {(row["mailbox"], row["lane"]): row for row in failing}
+    places = dict.fromkeys([*longest, *(place for place, row in named.items() if row["failed"])][:most])
+    return {
+        "desk": desk,
+        "counts": view.counts(by_state),
+        "oldest_at": view.instant_or_none(views[0].oldest_at if views else None),
+        **_late(rates.get("all")),
+        "scanned_all": waiting.whole and dead.whole,
+        "channels": [
+            {
+                "channel": name,
+                "waiting": waiting.channels[name],
+                "dead": dead.channels[name],
+                **_late(rates.get("channels", {}).get(name)),
+            }
+            for name in sorted({*waiting.channels, *dead.channels, *rates.get("channels", {})})
+        ],
+        "sessions": [
+            {
+                "mailbox": mailbox,
+                "lane": lane,
+                "waiting": waiting.sessions[mailbox, lane],
+                "dead": dead.sessions[mailbox, lane],
+                **_state(store, desk, mailbox, lane),
+                **_late(named.get((mailbox, lane))),
+            }
+            for mailbox, lane in places
+        ],
+    }
+
+
+def _state(store: Store, desk: str, mailbox: str, lane: str) -> Json:
+    found = store.lane(desk, mailbox, lane)
+    return {
+        "in_flight": found.in_flight if found else 0,
+        "paused": found.paused if found else None,
+        "oldest_at": view.instant_or_none(found.oldest_at if found else None),
+    }
+
+
+def _late(counts: Json | None) -> Json:
+    """Counts of late; None where no gateway runs."""
+    names = ("posted", "delivered", "failed", "died", "uncertain", "expired")
+    return {name: None if counts is None else counts.get(name, 0) for name in names}
