@@ -4,7 +4,8 @@
     ├── InvalidInput        bad input from outside; nothing was changed
     │   ├── BadFile         another program's file that cannot be read, or not now
     │   ├── ConfigError     our own setup: unknown key, wrong type, impossible value
-    │   └── BadIdentity     an agent's key file that is missing, damaged or readable by others
+    │   ├── BadIdentity     an agent's key file that is missing, damaged or readable by others
+    │   └── OutboxFull      an agent's outbox that takes no more for now
     ├── WireError           bytes from outside that are not what the protocol says
     │   ├── BadEnvelope       no envelope, or not the one expected
     │   ├── BadAddress        no address of an agent
@@ -49,6 +50,12 @@ class BadIdentity(InvalidInput):
     """An agent's key file that is missing, damaged or readable by others."""
 
     code = "bad_identity"
+
+
+class OutboxFull(InvalidInput):
+    """An agent's outbox takes no more for now."""
+
+    code = "outbox_full"
 
 
 class BadFile(InvalidInput):

@@ -102,13 +102,15 @@ class Book:
 
     # What goes out.
 
-    def message(self, to: str, content: bytes, content_type: str, now_ms: int, random: bytes) -> Draft:
+    def message(
+        self, to: str, content: bytes, content_type: str, now_ms: int, random: bytes, id: str | None = None
+    ) -> Draft:
         """An encrypted message; InvalidInput if it is too large. ``random`` is 34 bytes: of the id and the nonce."""
         recipient, key, sender = self._parties(to)
         contact = self.contact(recipient)
         if contact is not None and contact.standing is Standing.BLOCKED:
             raise InvalidInput("this contact is blocked: unblock it first")
-        id, nonce = uuid7(now_ms, random[:10]), random[10 : 10 + NONCE_BYTES]
+        id, nonce = id or uuid7(now_ms, random[:10]), random[10 : 10 + NONCE_BYTES]
         lane = self._store.lane(OUTBOX.name, recipient, "")
         plain = PlaintextPayload(
             version=1,

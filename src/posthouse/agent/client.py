@@ -32,7 +32,7 @@ from typing import Any
 from picows import WSCloseCode, WSError, WSFrame, WSListener, WSMsgType, WSTransport, ws_connect
 
 from ..engine.engine import Engine
-from ..errors import EngineClosed, InvalidInput, RelayRefused, StoreError
+from ..errors import EngineClosed, InvalidInput, OutboxFull, RelayRefused, StoreError
 from ..mailbox.command import Command, Lease, Release, Settle, Verdict
 from ..mailbox.message import Ref, State
 from ..mailbox.outcome import Delivery, Leased, Outcome, Refused
@@ -208,12 +208,16 @@ class Agent:
         assert address is not None
         return address
 
-    async def send(self, to: str, content: str | bytes, content_type: str = TEXT) -> str:
-        """Send a message to an address or a contact's name: its id, once it is in the outbox, on disk."""
+    async def send(self, to: str, content: str | bytes, content_type: str = TEXT, *, id: str | None = None) -> str:
+        """Send a message to an address or a contact's name: its id, once it is in the outbox, on disk.
+
+        Who gives it an ``id`` (a UUID) may repeat the call: what the outbox knows is not sent again.
+        """
         raw = content.encode() if isinstance(content, str) else content
         # One at a time: each counts on from the one before.
         async with self._posting:
-            return await self._post(self.book.message(to, raw, content_type, self._now_ms(), secrets.token_bytes(34)))
+            random = secrets.token_bytes(34)
+            return await self._post(self.book.message(to, raw, content_type, self._now_ms(), random, id))
 
     async def connect(self, to: str, greeting: str = "", name: str = "") -> str:
         """Ask an agent whether we may write to each other."""
@@ -274,7 +278,7 @@ class Agent:
     async def _post(self, draft: Draft) -> str:
         outcome = await self.engine.do(draft.command)
         if isinstance(outcome, Refused):
-            raise InvalidInput(f"the outbox does not take it: {outcome.detail or outcome.reason}")
+            raise OutboxFull(f"the outbox does not take it: {outcome.detail or outcome.reason}")
         return draft.id
 
     async def _receive(self, wait_s: float | None) -> AsyncIterator[Item]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from tests.gateway.channels.console_bench import ConsoleBench
+from tests.gateway.channels.pinch_bench import PinchBench
 from tests.gateway.channels.telegram_bench import TelegramBench
 from tests.gateway.channels.webhook_bench import WebhookBench
 from tests.gateway.channels.websocket_bench import WebSocketBench
@@ -16,6 +17,7 @@ from posthouse.gateway.channels.conformance import CHECKS, Bench, Check, Lacking
 BENCHES: dict[str, Callable[[], Bench]] = {
     "webhook": WebhookBench,
     "websocket": WebSocketBench,
+    "pinch": PinchBench,
     "telegram": TelegramBench,
     "console": ConsoleBench,
 }

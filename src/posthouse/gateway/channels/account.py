@@ -125,10 +125,10 @@ class Account:
                 # A fault of ours, or a network that says what nobody has thought of: the account goes on.
                 log.error("%r: a connection failed: %s", self, self._told(error))
                 lost = Lost(type(error).__name__)
+            if not self._is_up:
+                log.warning("%r is not connected: %s", self, self.scrub(lost))
             failures = 1 if self._is_up else failures + 1
             self.went_down(lost.reason, str(lost))
-            if failures > 1:
-                log.warning("%r is not connected: %s", self, self.scrub(lost))
             pause_s = min(FIRST_PAUSE_S * 2 ** min(failures - 1, 20), most_s) * (0.5 + random.random() / 2)
             await asyncio.sleep(max(pause_s, min(lost.after_s, most_s)))
 
