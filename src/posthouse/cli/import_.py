@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .import_openclaw import openclaw
 from .option import pass_session
 from .root import Group
 from .session import FOUND, REFUSED, Failure, Session
@@ -30,7 +31,7 @@ ROWS_SHOWN = 50
 
 @click.group(cls=Group, name="import")
 def import_() -> None:
-    """Take over what another program kept: the queue of a Pinch relay."""
+    """Take over what another program kept: a Pinch relay's queue, OpenClaw's queues."""
 
 
 @import_.command("pinch")
@@ -65,6 +66,9 @@ def pinch(session: Session, file: Path, dry_run: bool) -> None:
         _print(session, report)
     if report.problems_total:
         raise SystemExit(FOUND)
+
+
+import_.add_command(openclaw)
 
 
 def _operator(config: Config, dry_run: bool) -> Operator:

@@ -1,0 +1,1 @@
+"""The gateway's HTTP API, for programs in other languages."""
