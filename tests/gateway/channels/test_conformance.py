@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from tests.gateway.channels.console_bench import ConsoleBench
+from tests.gateway.channels.email_bench import EmailBench
 from tests.gateway.channels.pinch_bench import PinchBench
 from tests.gateway.channels.telegram_bench import TelegramBench
 from tests.gateway.channels.webhook_bench import WebhookBench
@@ -19,6 +20,7 @@ BENCHES: dict[str, Callable[[], Bench]] = {
     "websocket": WebSocketBench,
     "pinch": PinchBench,
     "telegram": TelegramBench,
+    "email": EmailBench,
     "console": ConsoleBench,
 }
 

@@ -40,6 +40,24 @@ class Lost(Exception):
         """The least pause before the next one."""
 
 
+class Backoff:
+    """Pauses between attempts: short at first, then longer, never longer than the longest."""
+
+    def __init__(self, most_s: float) -> None:
+        self._most_s = most_s
+        self._failures = 0
+
+    def worked(self) -> None:
+        """An attempt succeeded: the next pause is short again."""
+        self._failures = 0
+
+    def next_s(self, least_s: float = 0.0) -> float:
+        """The pause after another failure."""
+        pause_s = min(FIRST_PAUSE_S * 2.0 ** min(self._failures, 20), self._most_s) * (0.5 + random.random() / 2)
+        self._failures += 1
+        return max(pause_s, min(least_s, self._most_s))
+
+
 class Account:
     """One account on one network; the part of it that every kind of channel has."""
 
@@ -113,8 +131,7 @@ class Account:
             log.error("%r: a task failed: %s", self, self._told(error))
 
     async def _connect(self) -> None:
-        most_s = self.options.seconds("reconnect_s")
-        failures = 0
+        pauses = Backoff(self.options.seconds("reconnect_s"))
         while True:
             try:
                 await self.live()
@@ -125,12 +142,12 @@ class Account:
                 # A fault of ours, or a network that says what nobody has thought of: the account goes on.
                 log.error("%r: a connection failed: %s", self, self._told(error))
                 lost = Lost(type(error).__name__)
-            if not self._is_up:
+            if self._is_up:
+                pauses.worked()
+            else:
                 log.warning("%r is not connected: %s", self, self.scrub(lost))
-            failures = 1 if self._is_up else failures + 1
             self.went_down(lost.reason, str(lost))
-            pause_s = min(FIRST_PAUSE_S * 2 ** min(failures - 1, 20), most_s) * (0.5 + random.random() / 2)
-            await asyncio.sleep(max(pause_s, min(lost.after_s, most_s)))
+            await asyncio.sleep(pauses.next_s(lost.after_s))
 
     def _told(self, error: BaseException) -> str:
         return f"{type(error).__name__}: {self.scrub(error)}"

@@ -18,7 +18,8 @@ from ...errors import ConfigError, MissingExtra
 from ..channel import ENTRY_POINTS, Channel, Factory, Setup
 
 BUILT_IN: Mapping[str, str] = {
-    kind: f"posthouse.gateway.channels.{kind}" for kind in ("webhook", "websocket", "pinch", "telegram", "console")
+    kind: f"posthouse.gateway.channels.{kind}"
+    for kind in ("webhook", "websocket", "pinch", "telegram", "email", "console")
 }
 """The kinds that come with the gateway, and their modules; each has ``make`` and ``OPTIONS``."""
 

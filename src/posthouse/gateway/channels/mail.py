@@ -1,0 +1,216 @@
+"""Mails as messages and messages as mails: the part of the channel ``email`` that touches no server.
+
+In: the bytes of a mail; a part on its way out. Out: an ``Inbound``; a mail to send.
+The subject is the thread: what answers a mail has its subject, and a session is one sender with one subject. The id
+is the Message-ID, so that a mail which comes by two ways is one message.
+"""
+
+from __future__ import annotations
+
+import email
+import email.message
+import email.policy
+import email.utils
+import hashlib
+import html.parser
+import re
+import urllib.parse
+from collections.abc import Iterator
+from email.message import EmailMessage
+from typing import NamedTuple
+
+from ...errors import InvalidInput
+from ..channel import Permanent, Sending
+from ..letter import MEDIA_MAX, Inbound, Media
+
+TEXT_CHARACTERS_MAX = 200_000
+"""A mail's text is cut behind this; the whole mail stays where it is."""
+SUBJECT_CHARACTERS_MAX = 300
+_MESSAGE_ID = re.compile(r"<[!-;=?-~]{1,240}@[!-;=?-~]{1,240}>")
+_REPLY = re.compile(r"^\s*(?:(?:re|aw|fw|fwd|wg|sv|vs|antw|rif|res|odp)\s*(?:\[\d+\])?\s*:\s*)+", re.IGNORECASE)
+_ADDRESS = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9](?:[A-Za-z0-9.-]{0,252}[A-Za-z0-9])?")
+
+
+class Place(NamedTuple):
+    """Where a mail is kept."""
+
+    host: str
+    mailbox: str
+    validity: int
+    uid: int
+
+    @property
+    def url(self) -> str:
+        """As RFC 5092 writes it; it holds no user and no password."""
+        mailbox = urllib.parse.quote(self.mailbox, safe="/")
+        return f"imap://{self.host}/{mailbox};UIDVALIDITY={self.validity}/;UID={self.uid}"
+
+
+def address_of(text: str) -> str | None:
+    """The one address in a text, in lower case; None if there is none that can be written to."""
+    _, address = email.utils.parseaddr(text)
+    return address.lower() if _ADDRESS.fullmatch(address) else None
+
+
+def is_automatic(mail: email.message.Message) -> bool:
+    """Whether no person wrote it: answering such mails leads to two programs that never stop."""
+    submitted = str(mail.get("Auto-Submitted", "no")).split(";")[0].strip().lower()
+    precedence = str(mail.get("Precedence", "")).strip().lower()
+    returned = str(mail.get("Return-Path", "x")).strip() == "<>"
+    return submitted != "no" or precedence in ("bulk", "junk", "list") or returned or "List-Id" in mail
+
+
+def inbound_of(
+    raw: bytes, place: Place, channel: str, account: str, tenant: str, *, whole: bool, automatic: bool = False
+) -> Inbound | None:
+    """The message in a mail; None where no person wrote it and it is not ``automatic`` ones that are wanted too.
+
+    ``whole`` is False where only the header was fetched, since the mail is too large. InvalidInput: nobody could be
+    answered.
+    """
+    mail = email.message_from_bytes(raw, policy=email.policy.default)
+    if is_automatic(mail) and not automatic:
+        return None
+    sender = address_of(str(mail.get("From", "")))
+    if sender is None:
+        raise InvalidInput("a mail without a sender")
+    id = _MESSAGE_ID.search(str(mail.get("Message-ID", "")))
+    replied = _MESSAGE_ID.search(str(mail.get("In-Reply-To", "")))
+    subject = str(mail.get("Subject", ""))
+    name, _ = email.utils.parseaddr(str(mail.get("From", "")))
+    text = _text_of(mail) if whole else ""
+    metadata = {
+        "subject": subject[:1_000],
+        "name": name[:200],
+        "date": str(mail.get("Date", ""))[:100],
+        "to": str(mail.get("To", ""))[:1_000],
+        "url": place.url,
+        "oversize": not whole,
+        "cut": len(text) > TEXT_CHARACTERS_MAX,
+    }
+    return Inbound(
+        id=id[0] if id else f"{account}:{place.mailbox}:{place.validity}:{place.uid}",
+        channel=channel,
+        conversation=address_of(str(mail.get("Reply-To", ""))) or sender,
+        sender=sender,
+        text=text[:TEXT_CHARACTERS_MAX],
+        account=account,
+        thread=topic_of(subject),
+        reply_to=replied[0] if replied else "",
+        media=tuple(_attachments(mail, place)) if whole else (),
+        metadata={key: value for key, value in metadata.items() if value},
+        tenant=tenant,
+    )
+
+
+def topic_of(subject: str) -> str:
+    """A subject without Re: and the like, on one line."""
+    return " ".join(_REPLY.sub("", subject).split())[:SUBJECT_CHARACTERS_MAX]
+
+
+def _text_of(mail: EmailMessage | email.message.Message) -> str:
+    assert isinstance(mail, EmailMessage)
+    body = mail.get_body(("plain", "html"))
+    if body is None:
+        return ""
+    raw = body.get_payload(decode=True)
+    data = raw if isinstance(raw, bytes) else b""
+    try:
+        text = data.decode(body.get_content_charset() or "utf-8", "replace")
+    except LookupError:
+        text = data.decode("latin-1")
+    # Half of a pair cannot be stored.
+    text = text.encode("utf-8", "replace").decode()
+    return (plain_of(text) if body.get_content_type() == "text/html" else text).replace("\r\n", "\n").strip()
+
+
+def _attachments(mail: email.message.Message, place: Place) -> Iterator[Media]:
+    found = 0
+    for section, part in _sections(mail, ""):
+        name = str(part.get_filename() or "")
+        if part.get_content_disposition() == "attachment" or (name and not part.is_multipart()):
+            found += 1
+            if found > MEDIA_MAX:
+                return
+            yield Media(f"{place.url}/;SECTION={section}", part.get_content_type(), name[:200])
+
+
+def _sections(part: email.message.Message, number: str) -> Iterator[tuple[str, email.message.Message]]:
+    """Every part and its number, as IMAP counts."""
+    if not part.is_multipart() or part.get_content_type() == "message/rfc822":
+        yield number or "1", part
+        return
+    for index, child in enumerate(part.iter_parts() if isinstance(part, EmailMessage) else (), 1):
+        yield from _sections(child, f"{number}.{index}" if number else str(index))
+
+
+class _Plain(html.parser.HTMLParser):
+    """The text of a page, with lines where it has blocks."""
+
+    _BLOCKS = frozenset({"p", "div", "br", "tr", "li", "h1", "h2", "h3", "h4", "h5", "h6", "blockquote", "table"})
+    _SILENT = frozenset({"script", "style", "head", "title"})
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.parts: list[str] = []
+        self._silent = 0
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._silent += tag in self._SILENT
+        if tag in self._BLOCKS:
+            self.parts.append("\n")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._silent = max(0, self._silent - (tag in self._SILENT))
+        if tag in self._BLOCKS:
+            self.parts.append("\n")
+
+    def handle_data(self, data: str) -> None:
+        if not self._silent:
+            self.parts.append(" ".join(data.split()) + (" " if data[-1:].isspace() else ""))
+
+
+def plain_of(page: str) -> str:
+    """The text of an HTML page."""
+    parser = _Plain()
+    parser.feed(page)
+    parser.close()
+    lines = [" ".join(line.split()) for line in "".join(parser.parts).split("\n")]
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
+
+
+# Out.
+
+
+def message_id_of(key: str, domain: str) -> str:
+    """The Message-ID of a part: the same at every attempt."""
+    return f"<{hashlib.sha256(key.encode()).hexdigest()[:32]}@{domain}>"
+
+
+def mail_of(sending: Sending, sender: str, name: str, subject: str, now_s: float) -> EmailMessage:
+    """The mail that a part is sent as; Permanent if it cannot be one. ``subject`` is for those that have none."""
+    outbound, part = sending.outbound, sending.part
+    to = address_of(outbound.to)
+    if to is None:
+        raise Permanent("the target is no mail address")
+    links = [f"{medium.name}: {medium.url}" if medium.name else medium.url for medium in part.media]
+    text = "\n\n".join([*([part.text] if part.text else []), *(["\n".join(links)] if links else [])])
+    if not text:
+        raise Permanent("a part for email needs text or media")
+    mail = EmailMessage(email.policy.SMTP)
+    mail["From"] = email.utils.formataddr((name, sender)) if name else sender
+    mail["To"] = to
+    asked = outbound.metadata.get("subject")
+    topic = " ".join(str(asked).split())[:SUBJECT_CHARACTERS_MAX] if asked else outbound.thread or subject
+    replies = _MESSAGE_ID.fullmatch(outbound.reply_to) is not None
+    mail["Subject"] = f"Re: {topic}" if replies and not asked else topic
+    mail["Date"] = email.utils.formatdate(now_s, usegmt=True)
+    mail["Message-ID"] = message_id_of(sending.key, sender.partition("@")[2])
+    if replies:
+        mail["In-Reply-To"] = mail["References"] = outbound.reply_to
+    mail["Auto-Submitted"] = "auto-replied" if replies else "auto-generated"
+    try:
+        mail.set_content(text)
+    except UnicodeEncodeError:
+        raise Permanent("a text that cannot be written as UTF-8") from None
+    return mail
