@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from _bare import Bare
 from _load import Figures, Timing, append_synced, median
 from _peers import PEERS, Peer
 from _run import make_console, print_place, print_target, progress_bar, work_folder
@@ -27,6 +28,7 @@ from rich.table import Table
 CALLERS = (1, 16, 200)
 ROUNDS = 3
 CEILING = "ceiling"
+BARE = "bare SQLite"
 LIFECYCLES_MIN = 15_000
 LEAD_MIN = 8.0
 CEILING_SHARE_MIN = 0.20
@@ -67,7 +69,7 @@ def parse() -> argparse.Namespace:
 def compare(console: Console, folder: Path, timing: Timing) -> None:
     """Measure all systems in turns and print the table and the targets."""
     found: dict[tuple[str, int, bool], list[Figures]] = {}
-    steps = len(SYSTEMS) + ROUNDS * len(CALLERS) * (2 * len(SYSTEMS) + 1)
+    steps = len(SYSTEMS) + ROUNDS * len(CALLERS) * (2 * len(SYSTEMS) + 2)
     with progress_bar(console) as progress:
         task = progress.add_task("", total=steps)
 
@@ -84,9 +86,12 @@ def compare(console: Console, folder: Path, timing: Timing) -> None:
     rows = {
         (title, callers): Row(median(found[title, callers, False]), lifecycles_of(found, title, callers))
         for callers in CALLERS
-        for title in (CEILING, *(system.title for system in SYSTEMS))
+        for title in (CEILING, BARE, *(system.title for system in SYSTEMS))
     }
     console.print(as_table(rows, syncs))
+    console.print(
+        f"  {BARE}: coroutines, a thread and one INSERT a group; no ids, lanes, counts or journal", highlight=False
+    )
     for system in SYSTEMS:
         version = f" ({system.version()})" if issubclass(system, Peer) else ""
         console.print(f"  {system.title}{version}: {system.usage}", highlight=False)
@@ -120,6 +125,9 @@ def measure_round(
                 assert figure.group is not None
                 ceiling = append_synced(folder / "ceiling", max(1, round(figure.group)), timing)
                 found.setdefault((CEILING, callers, False), []).append(ceiling)
+                tell(f"{BARE}: {callers} callers")
+                bare = Bare(folder / f"bare-{callers}-{number}.db").measure(callers, timing)
+                found.setdefault((BARE, callers, False), []).append(bare)
 
 
 def lifecycles_of(found: dict[tuple[str, int, bool], list[Figures]], title: str, callers: int) -> Figures | None:
@@ -141,7 +149,7 @@ def as_table(rows: dict[tuple[str, int], Row], syncs: dict[str, Syncs]) -> Table
         for (title, of), row in rows.items():
             if of != callers:
                 continue
-            # One operation of a lifecycle; of the ceiling, one group.
+            # One operation of a lifecycle; of the ceiling, one group; of the bare store, one post.
             shown = row.lifecycles or row.posts
             lead = ours.lifecycles.per_s if row.lifecycles else ours.posts.per_s
             table.add_row(
@@ -159,8 +167,8 @@ def as_table(rows: dict[tuple[str, int], Row], syncs: dict[str, Syncs]) -> Table
             )
     table.caption = (
         "p50, p99: one operation within lifecycles (of the ceiling, one group). CPU: a whole lifecycle, its caller"
-        " included. Syncs: counted by strace, for a post and for a lifecycle. ours ÷ it: lifecycles/s (of the ceiling,"
-        " posts/s)."
+        " included. Syncs: counted by strace, for a post and for a lifecycle. ours ÷ it: lifecycles/s (of the ceiling"
+        " and the bare store, posts/s)."
     )
     table.caption_justify = "left"
     return table
@@ -194,7 +202,8 @@ def print_targets(console: Console, rows: dict[tuple[str, int], Row], syncs: dic
     text = f"lifecycles at {most} callers: {rate:,.0f}/s; target ≥ {LIFECYCLES_MIN:,}/s"
     print_target(console, rate >= LIFECYCLES_MIN, text)
     share = ours.posts.per_s / rows[CEILING, most].posts.per_s
-    text = f"posts at {most} callers: {share:.0%} of the ceiling; target ≥ {CEILING_SHARE_MIN:.0%}"
+    bare = rows[BARE, most].posts.per_s / rows[CEILING, most].posts.per_s
+    text = f"posts at {most} callers: {share:.0%} of the ceiling ({BARE}: {bare:.0%}); target ≥ {CEILING_SHARE_MIN:.0%}"
     print_target(console, share >= CEILING_SHARE_MIN, text)
 
 
