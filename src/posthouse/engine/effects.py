@@ -148,6 +148,9 @@ class Effects:
         deliveries = outcome.deliveries
         if not deliveries:
             self._count(command.desk, "nothing_due")
+            if command.desk in self._quiet_us:
+                # The walk found when a quiet period ends, which no post of this process may have told.
+                self.unsure = True
             return
         self._count(command.desk, "leased", len(deliveries))
         ends_at = deliveries[0].lease_ends_at
