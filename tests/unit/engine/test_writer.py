@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from posthouse.mailbox.command import Command, Post, Shift, Together
 from posthouse.mailbox.message import SECOND
 from posthouse.mailbox.outcome import Posted
 
+LINGER_S = 0.5
 RUNNERS = pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
 
 
@@ -548,3 +550,45 @@ def test_a_thread_that_is_interrupted_while_it_waits_for_room_leaves_the_line(mo
         first.result(WAIT_S)
         second.result(WAIT_S)
     assert store.ids == [["m-0"], ["m-1"]]
+
+
+def test_a_lingering_commit_takes_what_came_meanwhile_and_the_first_after_a_pause_goes_at_once() -> None:
+    store = RecordingStore()
+
+    async def main(writer: Writer) -> None:
+        # A long linger, so that only its end or a full group can have brought the commits.
+        began = time.monotonic()
+        await writer.submit((post(1),))
+        assert time.monotonic() - began < LINGER_S
+        rest = [asyncio.create_task(_later(writer, number)) for number in (2, 3, 4)]
+        await asyncio.gather(*rest)
+        assert time.monotonic() - began >= LINGER_S
+
+    async def _later(writer: Writer, number: int) -> None:
+        # Each in an iteration of its own, so that the loop hands them over one by one.
+        for _ in range(number):
+            await asyncio.sleep(0)
+        await writer.submit((post(number),))
+
+    with writing(store, linger_s=LINGER_S) as writer:
+        asyncio.run(main(writer))
+    assert [len(group) for group in store.groups] == [1, 3]
+
+
+def test_a_full_group_does_not_linger_and_what_lingers_at_the_stop_is_committed() -> None:
+    store = RecordingStore()
+
+    async def main(writer: Writer) -> None:
+        await writer.submit((post(1),))
+        began = time.monotonic()
+        await writer.submit((post(2), post(3), post(4)))
+        assert time.monotonic() - began < LINGER_S
+
+    with writing(store, linger_s=LINGER_S, group_max=3) as writer:
+        asyncio.run(main(writer))
+        with threads(1) as pool:
+            last = pool.submit(writer.call, (post(5),))
+            until_blocking(lambda: writer.queued or last.done())
+            writer.stop()
+            assert seqs(last.result(WAIT_S)) == [5]
+    assert [len(group) for group in store.groups] == [1, 3, 1]
