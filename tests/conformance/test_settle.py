@@ -481,3 +481,31 @@ def test_a_message_that_expired_while_leased_may_still_be_delivered(scene: Scene
     scene.later(30)
     assert scene.do(Sweep()).expired == ()
     scene.deliver("ttl", "a")
+
+
+@pytest.mark.parametrize(
+    ("verdict", "state", "event"),
+    [
+        (Verdict.DEAD, State.DEAD, "died:permanent"),
+        (Verdict.REJECTED, State.DEAD, "died:rejected"),
+        (Verdict.UNCERTAIN, State.UNCERTAIN, "uncertain:unknown"),
+    ],
+)
+def test_an_import_says_what_became_of_a_message_elsewhere(
+    scene: Scene, verdict: Verdict, state: State, event: str
+) -> None:
+    scene.post("plain", "before", "a", "behind")
+    assert scene.settle("plain", "a", verdict, token=None) == Settled(state, 0, None, False)
+    view = scene.view("plain", "a")
+    assert (view.state, view.attempts, view.since) == (state, 0, scene.at)
+    assert scene.story("a") == ["posted", event]
+    assert scene.lease("plain") == ["before"]
+    scene.deliver("plain", "before")
+    assert scene.lease("plain") == ["behind"]
+
+
+def test_nobody_says_so_of_what_is_leased(scene: Scene) -> None:
+    scene.post("plain", "a")
+    scene.lease("plain")
+    for verdict in (Verdict.DELIVERED, Verdict.DEAD, Verdict.UNCERTAIN, Verdict.RETRY):
+        assert scene.settle("plain", "a", verdict, token=None) == LeaseLost(State.LEASED)

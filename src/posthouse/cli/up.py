@@ -177,6 +177,7 @@ class _Server:
             address = server.address
         relay = await self._relay(stack, loop, engine, metrics)
         gateway = await self._gateway(stack, engine, metrics)
+        api = await self._api(stack, engine) if gateway else None
         control = ControlServer(engine, config, version())
         control.start()
         stack.push_async_callback(asyncio.to_thread, control.close)
@@ -192,6 +193,7 @@ class _Server:
             "relay": relay.address if relay else None,
             "relay_host": config.text("relay.public_host") if relay else None,
             "gateway": ", ".join(gateway.couriers) or "no channels" if gateway else None,
+            "api": api,
             "desks": sorted(config.policies),
             "config": str(config.file) if config.file else None,
         }
@@ -245,6 +247,15 @@ class _Server:
         metrics.registry.register(gateway_metrics.GatewayCollector(gateway))
         return gateway
 
+    async def _api(self, stack: contextlib.AsyncExitStack, engine: Engine) -> str | None:
+        """Start what the gateway offers to other programs, as far as it is configured; where it is."""
+        from ..gateway.api.setup import Outside
+
+        outside = Outside(self._config, engine)
+        stack.push_async_callback(outside.close)
+        await outside.start()
+        return outside.address
+
     def _books(self, stack: contextlib.AsyncExitStack, loop: asyncio.AbstractEventLoop) -> str | None:
         """Keep the books, if that is wanted and can be; where they are."""
         from .books_keep import Keeper, missing
@@ -271,7 +282,7 @@ class _Server:
             self._session.say(
                 f"Posthouse {summary['version']} serves node {summary['node']} (process {summary['pid']})"
             )
-            for name in ("store", "control", "journal", "books", "metrics", "relay", "gateway", "config"):
+            for name in ("store", "control", "journal", "books", "metrics", "relay", "gateway", "api", "config"):
                 as_host = f" as {summary['relay_host']}" if name == "relay" and summary["relay"] else ""
                 self._session.say(f"  {name:<8} {summary[name] or '–'}{as_host}")
             self._session.say(f"  {'desks':<8} {', '.join(summary['desks'])}")

@@ -11,7 +11,20 @@ from .operation import OPERATIONS, Answer, Context
 
 __all__ = ["GROUPS", "OPERATIONS", "load", "run"]
 
-GROUPS = ("dead", "doctor", "gateway", "journal", "lane", "mailbox", "message", "openclaw", "pinch", "relay", "snapshot", "token")
+GROUPS = (
+    "dead",
+    "doctor",
+    "gateway",
+    "journal",
+    "lane",
+    "mailbox",
+    "message",
+    "openclaw",
+    "pinch",
+    "relay",
+    "snapshot",
+    "token",
+)
 """Modules beside this one; an operation's name begins with that of its module."""
 
 

@@ -160,7 +160,9 @@ def _fate(entry: _Entry, ref: Ref, by: str) -> list[Command]:
         # Rejected rather than dead: what died elsewhere blocks no lane here.
         return [Settle(ref, None, Verdict.REJECTED, reason=entry.reason or "attempts", error=entry.error, holder=by)]
     if entry.result == "delivered":
-        return [Settle(ref, None, Verdict.DELIVERED, holder=by)]
+        # By hand only what is uncertain can be said to be delivered.
+        doubt = Settle(ref, None, Verdict.UNCERTAIN, holder=by)
+        return [doubt, Settle(ref, None, Verdict.DELIVERED, holder=by)]
     return []
 
 

@@ -13,6 +13,7 @@ from ..engine.engine import Engine
 from ..errors import ConfigError
 from .alerts import alert_channel
 from .answer import Handler
+from .api.results import result_channel
 from .channels import catalogue
 from .courier import SendLimits
 from .handlers.command import CommandHandler, words_of
@@ -25,8 +26,9 @@ from .worker import Limits
 
 def make(config: Config, engine: Engine, environ: Mapping[str, str]) -> Gateway:
     """The gateway that the configuration describes; in the event loop that it will run in."""
+    results = result_channel(config.text_or_none("gateway.results"), config.text_or_none("gateway.results_key"))
     parts = Parts(
-        channels=catalogue.channels(config, environ),
+        channels=[*catalogue.channels(config, environ), *([] if results is None else [results])],
         handler=handler(config),
         alert=alert_channel(config.text_or_none("gateway.alert"), config.text_or_none("gateway.alert_key")),
         work=work_limits(config),

@@ -85,7 +85,8 @@ class Renew(NamedTuple):
 class Settle(NamedTuple):
     """Say what became of a leased message. Outcome: Settled, LeaseLost or NotFound.
 
-    ``token`` None is for policies that settle by id, and for resolving an uncertain message by hand.
+    ``token`` None is for policies that settle by id, for resolving an uncertain message by hand, and for an import
+    that brings what is dead or uncertain already.
     """
 
     ref: Ref

@@ -91,8 +91,12 @@ def may_settle(policy: Policy, state: State, held_by: str | None, token: str | N
         return True
     if verdict is Verdict.DELIVERED and policy.settle_by is SettleBy.ID:
         return True
-    resolves = verdict in (Verdict.DELIVERED, Verdict.RETRY, Verdict.DEAD, Verdict.REJECTED)
-    return state is State.UNCERTAIN and token is None and resolves
+    if token is not None:
+        return False
+    if state is State.UNCERTAIN:
+        return verdict in (Verdict.DELIVERED, Verdict.RETRY, Verdict.DEAD, Verdict.REJECTED)
+    # What an import brings may be dead already, or uncertain: nobody has to lease it for that to be said.
+    return state is State.READY and verdict in (Verdict.DEAD, Verdict.REJECTED, Verdict.UNCERTAIN)
 
 
 def is_revocable(policy: Policy, state: State) -> bool:

@@ -229,9 +229,8 @@ def check(where: str, value: Any, schema: Json) -> None:
             check(f"{where}[{number}]", item, schema["items"])
     elif isinstance(value, dict):
         _check_object(where, value, schema)
-    elif not isinstance(value, bool):
-        if not schema["minimum"] <= value <= schema["maximum"]:
-            raise InvalidInput(f"{where} must be between {schema['minimum']:g} and {schema['maximum']:g}")
+    elif not isinstance(value, bool) and not schema["minimum"] <= value <= schema["maximum"]:
+        raise InvalidInput(f"{where} must be between {schema['minimum']:g} and {schema['maximum']:g}")
 
 
 def _check_text(where: str, value: str, schema: Json) -> None:
