@@ -22,6 +22,7 @@ from posthouse.mailbox.policy import INBOUND, OUTBOUND, Policy, ladder
 from posthouse.mailbox.store import MessageView
 from posthouse.stores.sqlite import SqliteStore
 
+LOOK_S = 0.02
 QUICK_IN = INBOUND.replace(retry=ladder(0.05))
 QUICK_OUT = OUTBOUND.replace(retry=ladder(0.05))
 
@@ -46,6 +47,8 @@ class Watch:
                 if what():
                     return
                 await self._committed.wait()
+                # Many commits, one look.
+                await asyncio.sleep(LOOK_S)
 
 
 def count(engine: Engine, desk: str, *states: State) -> int:

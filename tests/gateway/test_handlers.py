@@ -1,0 +1,272 @@
+"""Handlers: a function, an HTTP endpoint, a command; and what each of their answers means."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from posthouse.errors import ConfigError
+from posthouse.gateway.answer import Away, Handler, Reject, RetryLater, Work, replies_from_json
+from posthouse.gateway.handlers.command import CommandHandler, words_of
+from posthouse.gateway.handlers.function import FunctionHandler, load
+from posthouse.gateway.handlers.http import HttpHandler, retry_after_s
+from posthouse.gateway.letter import Inbound, Media, Part, Reply
+from posthouse.gateway.signature import Key, verified
+
+KEY = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+ASKED = Inbound("m1", "net", "chat", "ann", "hello", media=(Media("https://example.org/a.png", "image/png"),))
+
+
+def work(*messages: Inbound, attempt: int = 1) -> Work:
+    return Work(messages or (ASKED,), attempt)
+
+
+async def limited(handler: Handler, given: Work, silent_s: float = 5.0) -> tuple[Reply, ...]:
+    """As the worker has it handled."""
+    async with given.limited(silent_s, 30.0):
+        return await handler.handle(given)
+
+
+# HTTP
+
+
+@asynccontextmanager
+async def endpoint(answer: Callable[[web.Request], Any]) -> AsyncIterator[str]:
+    """An HTTP server with one handler; its URL."""
+    app = web.Application()
+    app.router.add_post("/", answer)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}/"
+    finally:
+        await runner.cleanup()
+
+
+def ask(
+    answer: Callable[[web.Request], Any], silent_s: float = 5.0, keys: list[Key] | None = None
+) -> tuple[Reply, ...]:
+    async def case() -> tuple[Reply, ...]:
+        async with endpoint(answer) as url:
+            handler = HttpHandler(url, keys or [])
+            try:
+                return await limited(handler, work(), silent_s)
+            finally:
+                await handler.close()
+
+    return asyncio.run(case())
+
+
+def test_the_work_is_posted_signed_and_its_answer_is_the_answer() -> None:
+    async def answer(request: web.Request) -> web.Response:
+        body = await request.read()
+        assert verified([Key(KEY)], request.headers, body, now_s=float(request.headers["webhook-timestamp"]))
+        assert request.headers["webhook-id"] == work().key
+        given = json.loads(body)
+        assert (given["session"], given["tenant"], given["attempt"]) == ("net:default:chat", "default", 1)
+        (message,) = given["messages"]
+        assert (message["id"], message["from"], message["text"]) == ("m1", "ann", "hello")
+        assert message["media"] == [{"url": "https://example.org/a.png", "type": "image/png"}]
+        return web.json_response({"replies": ["one", {"parts": [{"text": "two"}, {"text": "three"}], "to": "bob"}]})
+
+    assert ask(answer, keys=[Key(KEY)]) == (Reply.of("one"), Reply((Part("two"), Part("three")), to="bob"))
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "body", "expected"),
+    [
+        (204, {}, "", ()),
+        (200, {}, "", ()),
+        (200, {}, "{}", ()),
+        (200, {}, '{"retry_after_s": 7, "error": "busy"}', RetryLater(7, "busy")),
+        (200, {}, '{"reject": "never"}', Reject("never")),
+        (200, {}, "no JSON", Reject("the handler's answer is no JSON")),
+        (200, {}, "[]", Reject("the handler's answer must be a JSON object, not list")),
+        (200, {}, '{"replies": [{"txt": "a"}]}', Reject("has no field 'txt'")),
+        (200, {}, '{"answer": "a"}', Reject("unknown field 'answer'")),
+        (429, {"Retry-After": "12"}, "", RetryLater(12, "answered 429", rate_limited=True)),
+        (503, {"Retry-After": "12"}, "", RetryLater(12, "answered 503", rate_limited=True)),
+        (503, {}, "", RetryLater(None, "answered 503")),
+        (500, {}, "", RetryLater(None, "answered 500")),
+        (404, {}, "", Reject("answered 404")),
+        (302, {"Location": "http://127.0.0.1:9/"}, "", Reject("answered 302")),
+    ],
+)
+def test_what_an_endpoint_may_answer(status: int, headers: dict[str, str], body: str, expected: Any) -> None:
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response(status=status, headers=headers, text=body)
+
+    if isinstance(expected, tuple):
+        assert ask(answer) == expected
+        return
+    with pytest.raises(type(expected)) as caught:
+        ask(answer)
+    assert str(expected) in str(caught.value)
+    if isinstance(expected, RetryLater):
+        assert isinstance(caught.value, RetryLater)
+        assert (caught.value.after_s, caught.value.rate_limited) == (expected.after_s, expected.rate_limited)
+
+
+def test_progress_that_is_streamed_keeps_the_work_alive() -> None:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
+        await response.prepare(request)
+        for step in range(6):
+            await response.write(json.dumps({"progress": step}).encode() + b"\n")
+            await asyncio.sleep(0.15)
+        await response.write(b'{"replies": ["at last"]}')
+        return response
+
+    assert ask(answer, silent_s=0.5) == (Reply.of("at last"),)
+
+
+def test_an_endpoint_that_says_nothing_is_given_up() -> None:
+    async def answer(request: web.Request) -> web.Response:
+        await asyncio.sleep(30)
+        return web.Response()
+
+    with pytest.raises(TimeoutError):
+        ask(answer, silent_s=0.2)
+
+
+def test_an_endpoint_that_is_not_there_costs_no_attempt_and_one_that_breaks_off_does() -> None:
+    async def broken(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(b'{"replies"')
+        assert request.transport is not None
+        request.transport.close()
+        return response
+
+    with pytest.raises(RetryLater, match="broke off"):
+        ask(broken)
+
+    async def gone() -> None:
+        handler = HttpHandler("http://127.0.0.1:9/")
+        try:
+            await limited(handler, work())
+        finally:
+            await handler.close()
+
+    with pytest.raises(Away, match="cannot be reached"):
+        asyncio.run(gone())
+
+
+def test_retry_after_may_be_a_date_and_is_bounded() -> None:
+    assert retry_after_s("Sun, 06 Nov 1994 08:49:37 GMT", 784_111_770.0) == 7.0
+    assert retry_after_s("Sun, 06 Nov 1994 08:49:37 GMT", 784_111_790.0) == 0.0
+    assert retry_after_s("999999999999", 0) == 7 * 86_400
+    assert retry_after_s("soon", 0) is None
+    assert retry_after_s(None, 0) is None
+
+
+# Commands
+
+
+def command(code: str, tmp_path: Path, silent_s: float = 10.0) -> tuple[Reply, ...]:
+    script = tmp_path / "handler.py"
+    script.write_text(code)
+    return asyncio.run(limited(CommandHandler([sys.executable, "-u", str(script)]), work(), silent_s))
+
+
+def test_a_command_reads_the_work_and_writes_its_answer(tmp_path: Path) -> None:
+    code = """
+import json, sys
+work = json.load(sys.stdin)
+print(json.dumps({"progress": 1}))
+print(json.dumps({"replies": [work["messages"][0]["text"].upper()]}))
+"""
+    assert command(code, tmp_path) == (Reply.of("HELLO"),)
+    assert command("pass", tmp_path) == ()
+
+
+@pytest.mark.parametrize(
+    ("code", "expected", "text"),
+    [
+        ("raise SystemExit('out of order')", RetryLater, "ended with 1: out of order"),
+        ("raise SystemExit(75)", RetryLater, "ended with 75"),
+        ('print(\'{"reject": "no"}\')', Reject, "no"),
+        ("print('nonsense')", Reject, "no JSON"),
+        ("print('{\"retry_after_s\": 3}')", RetryLater, "later attempt"),
+    ],
+)
+def test_what_a_command_may_end_with(tmp_path: Path, code: str, expected: type[Exception], text: str) -> None:
+    with pytest.raises(expected, match=text):
+        command(code, tmp_path)
+
+
+def test_a_command_that_hangs_is_killed_with_all_that_it_started(tmp_path: Path) -> None:
+    code = f"""
+import os, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+open({str(tmp_path / "pids")!r}, "w").write(f"{{os.getpid()}} {{child.pid}}")
+time.sleep(60)
+"""
+    with pytest.raises(TimeoutError):
+        command(code, tmp_path, silent_s=1.5)
+    for pid in (tmp_path / "pids").read_text().split():
+        # The child may still be waiting for init to collect it.
+        status = Path(f"/proc/{pid}/stat")
+        assert not status.exists() or status.read_text().split()[2] == "Z"
+
+
+def test_a_command_that_is_not_there_costs_no_attempt() -> None:
+    with pytest.raises(Away, match="cannot be started"):
+        asyncio.run(limited(CommandHandler(["/nowhere/handler"]), work()))
+
+
+def test_a_command_line_is_parted_as_a_shell_does() -> None:
+    assert words_of("a 'b c' --d=\"e f\"") == ["a", "b c", "--d=e f"]
+    for wrong in ("", "a 'b"):
+        with pytest.raises(ConfigError):
+            words_of(wrong)
+
+
+# Functions
+
+
+def test_a_plain_function_runs_in_a_thread_and_may_tell_progress() -> None:
+    seen: list[str] = []
+
+    def handle(given: Work) -> list[str]:
+        seen.append(threading.current_thread().name)
+        given.progress()
+        return [given.text]
+
+    async def case() -> tuple[Reply, ...]:
+        handler = FunctionHandler(handle)
+        try:
+            return await limited(handler, work())
+        finally:
+            await handler.close()
+
+    assert asyncio.run(case()) == (Reply.of("hello"),)
+    assert seen[0].startswith("posthouse-handler")
+
+
+def test_a_function_is_found_by_its_place() -> None:
+    assert load("posthouse.gateway.handlers.function:echo").__name__ == "echo"
+    for wrong, text in (("no.such.module:f", "cannot import"), ("json:nothing", "has no function")):
+        with pytest.raises(ConfigError, match=text):
+            load(wrong)
+
+
+def test_a_hostile_answer_is_rejected_and_never_crashes() -> None:
+    part = {"text": "a"}
+    hostile: list[object] = [1, "text", [], {"replies": 1}, {"replies": [1]}, {"replies": [{}]}, {"retry_after_s": "x"}]
+    hostile += [{"retry_after_s": -1}, {"retry_after_s": 1e30}, {"replies": ["a"] * 101}]
+    hostile += [{"replies": [{"text": "a", "parts": []}]}, {"replies": [{"parts": [part] * 101}]}]
+    for value in hostile:
+        with pytest.raises(Reject):
+            replies_from_json(value)
