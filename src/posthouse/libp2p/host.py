@@ -92,6 +92,8 @@ class Host:
         self._watchers: list[Watcher] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._pushing: asyncio.TimerHandle | None = None
+        self._version = 0
+        self._told: dict[PeerId, int] = {}
         self._closed = False
         self._refused = 0
         self._failed = 0
@@ -363,6 +365,7 @@ class Host:
         if not known:
             del self._peers[peer]
             self._info.pop(peer, None)
+            self._told.pop(peer, None)
             self._say(Disconnected(peer, connection.error))
 
     def speaks(self, protocol: str) -> bool:
@@ -408,6 +411,7 @@ class Host:
         await stream.write_frame(self._about_us(stream.connection))
 
     def _about_us(self, connection: Connection) -> bytes:
+        self._told[connection.peer] = self._version
         return identify.encode(
             self._key.public, self.settings.agent, self._handlers, self.addresses, connection.address
         )
@@ -437,20 +441,26 @@ class Host:
             self._info[peer] = info
             self.book.add(peer, info.addresses)
             self._say(Identified(peer, info))
+            if self._told.get(peer, self._version) != self._version:
+                self.spawn(self._push_to(peer))
 
     def _push_soon(self) -> None:
         """Tell those who are connected what has changed about us, once a turn."""
+        self._version += 1
         if self._peers and self._pushing is None and not self._closed:
             self._pushing = asyncio.get_running_loop().call_later(0, self._push)
 
     def _push(self) -> None:
         self._pushing = None
         for peer in self._peers:
-            info = self._info.get(peer)
-            if info is not None and identify.PUSH in info.protocols:
+            # Who has not said yet what it takes is told when it does.
+            if peer in self._info:
                 self.spawn(self._push_to(peer))
 
     async def _push_to(self, peer: PeerId) -> None:
+        info = self._info.get(peer)
+        if info is None or identify.PUSH not in info.protocols:
+            return
         try:
             async with asyncio.timeout(self.settings.identify_s):
                 async with await self.open_stream(peer, identify.PUSH) as stream:

@@ -1,0 +1,1 @@
+"""gossipsub 1.1: messages on topics, passed on from peer to peer."""
