@@ -19,12 +19,12 @@ from posthouse.relay import setup
 from posthouse.relay.tls import Certificate
 
 
-def make_certificate(folder: Path, name: str) -> tuple[Path, Path]:
-    """A certificate for the relay's host that signs itself."""
+def make_certificate(folder: Path, name: str, host: str = f"DNS:{HOST}") -> tuple[Path, Path]:
+    """A certificate for the relay's host, or another, that signs itself."""
     cert, key = folder / f"{name}.pem", folder / f"{name}.key"
     curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
     places = ["-keyout", str(key), "-out", str(cert)]
-    names = ["-subj", f"/CN={name}", "-addext", f"subjectAltName=DNS:{HOST}"]
+    names = ["-subj", f"/CN={name}", "-addext", f"subjectAltName={host}"]
     subprocess.run(
         ["openssl", "req", "-x509", *curve, "-nodes", "-days", "2", *places, *names], check=True, capture_output=True
     )

@@ -19,6 +19,7 @@ from aiosmtpd.smtp import AuthResult, LoginPassword
 from proxyprotocol.reader import ProxyProtocolReader
 from pymap.backend.dict import DictBackend
 from pymap.imap import IMAPServer
+from pysasl.hashing import BuiltinHash
 from tests.gateway.channels.setups import setup
 
 from posthouse.gateway.channels.conformance import Bench
@@ -55,7 +56,7 @@ class ImapServer:
             passlib_cfg=None, proxy_protocol=None, demo_data=False, demo_user=USER, demo_password=PASSWORD,
             inherited_sockets=None,
         )  # fmt: skip
-        backend, config = await DictBackend.init(args, invalid_user_sleep=0.0)
+        backend, config = await DictBackend.init(args, invalid_user_sleep=0.0, hash_context=BuiltinHash(rounds=1))
         config.apply_context()
         self._stop = asyncio.Event()
         async with AsyncExitStack() as stack:
@@ -133,7 +134,9 @@ class SmtpServer:
         self._controller.start()
 
     def stop(self) -> None:
-        self._controller.stop()
+        """Stop, if it runs."""
+        if not self._controller.loop.is_closed():
+            self._controller.stop()
 
     def _authenticate(self, server: Any, session: Any, envelope: Any, mechanism: str, data: Any) -> AuthResult:
         good = isinstance(data, LoginPassword) and (data.login, data.password) == (USER.encode(), PASSWORD.encode())

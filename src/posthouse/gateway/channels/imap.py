@@ -45,6 +45,8 @@ class Imap:
         self._literal_bytes_max = literal_bytes_max
         self._number = 0
         self._capabilities: frozenset[bytes] = frozenset()
+        self._news = False
+        """Whether something came since the last search: servers say so behind any command."""
 
     @classmethod
     async def connect(
@@ -124,6 +126,7 @@ class Imap:
     async def search(self, criteria: str) -> list[int]:
         """The UIDs of messages, in order."""
         found: list[int] = []
+        self._news = False
         for response in await self.command(f"UID SEARCH {criteria}"):
             words = response.line.split()
             if [word.upper() for word in words[:2]] == [b"*", b"SEARCH"]:
@@ -149,7 +152,9 @@ class Imap:
         await self.command(f"UID STORE {uid} +FLAGS.SILENT ({' '.join(flags)})")
 
     async def wait(self, most_s: float) -> None:
-        """Wait for news, as long as that; servers that cannot wait with us are asked then."""
+        """Wait until there is news since the last search, as long as that; a server that cannot idle is asked then."""
+        if self._news:
+            return
         if not self.can("IDLE"):
             await asyncio.sleep(most_s)
             await self.command("NOOP")
@@ -159,8 +164,8 @@ class Imap:
             self._check_tagged(tag, response)
         try:
             async with asyncio.timeout(most_s):
-                while not _NEWS.match((await self._response(timed=False)).line):
-                    pass
+                while not self._news:
+                    await self._response(timed=False)
         except TimeoutError:
             pass
         self._writer.write(b"DONE\r\n")
@@ -225,7 +230,7 @@ class Imap:
     async def _response(self, *, timed: bool = True) -> Response:
         try:
             async with asyncio.timeout(self._timeout_s if timed else None):
-                return await self._read()
+                response = await self._read()
         except TimeoutError:
             if timed:
                 raise ImapError("the server does not answer") from None
@@ -234,6 +239,8 @@ class Imap:
             raise ImapError("the connection ended") from None
         except (ValueError, asyncio.LimitOverrunError):
             raise ImapError("a line of the server is too long") from None
+        self._news = self._news or _NEWS.match(response.line) is not None
+        return response
 
     async def _read(self) -> Response:
         found = Response()

@@ -47,16 +47,31 @@ class Place(NamedTuple):
 
 
 def address_of(text: str) -> str | None:
-    """The one address in a text, in lower case; None if there is none that can be written to."""
-    _, address = email.utils.parseaddr(text)
-    return address.lower() if _ADDRESS.fullmatch(address) else None
+    """The one address in a text, in lower case; None if there is none that can be written to, or more than one."""
+    found = addresses_of(text) if text.isprintable() else []
+    return found[0] if len(found) == 1 else None
+
+
+def addresses_of(text: str) -> list[str]:
+    """All addresses in a header, in lower case; not those that cannot be written to."""
+    return [address.lower() for _, address in email.utils.getaddresses([text]) if _ADDRESS.fullmatch(address)]
+
+
+def _header(mail: email.message.Message, name: str) -> str:
+    """A header on one line, decoded; as it was written where it cannot be decoded; '' where there is none."""
+    try:
+        return " ".join(str(mail.get(name, "")).split())
+    except Exception:
+        # The library fails in many ways on headers that are nearly right.
+        raw = next((str(value) for key, value in mail.raw_items() if key.lower() == name.lower()), "")
+        return " ".join(raw.split())
 
 
 def is_automatic(mail: email.message.Message) -> bool:
     """Whether no person wrote it: answering such mails leads to two programs that never stop."""
-    submitted = str(mail.get("Auto-Submitted", "no")).split(";")[0].strip().lower()
-    precedence = str(mail.get("Precedence", "")).strip().lower()
-    returned = str(mail.get("Return-Path", "x")).strip() == "<>"
+    submitted = _header(mail, "Auto-Submitted").split(";")[0].strip().lower() or "no"
+    precedence = _header(mail, "Precedence").lower()
+    returned = _header(mail, "Return-Path") == "<>"
     return submitted != "no" or precedence in ("bulk", "junk", "list") or returned or "List-Id" in mail
 
 
@@ -71,19 +86,19 @@ def inbound_of(
     mail = email.message_from_bytes(raw, policy=email.policy.default)
     if is_automatic(mail) and not automatic:
         return None
-    sender = address_of(str(mail.get("From", "")))
-    if sender is None:
+    senders, wanted = addresses_of(_header(mail, "From")), addresses_of(_header(mail, "Reply-To"))
+    if not senders:
         raise InvalidInput("a mail without a sender")
-    id = _MESSAGE_ID.search(str(mail.get("Message-ID", "")))
-    replied = _MESSAGE_ID.search(str(mail.get("In-Reply-To", "")))
-    subject = str(mail.get("Subject", ""))
-    name, _ = email.utils.parseaddr(str(mail.get("From", "")))
+    id = _MESSAGE_ID.search(_header(mail, "Message-ID"))
+    replied = _MESSAGE_ID.search(_header(mail, "In-Reply-To"))
+    subject = _header(mail, "Subject")
+    name, _ = email.utils.parseaddr(_header(mail, "From"))
     text = _text_of(mail) if whole else ""
     metadata = {
         "subject": subject[:1_000],
         "name": name[:200],
-        "date": str(mail.get("Date", ""))[:100],
-        "to": str(mail.get("To", ""))[:1_000],
+        "date": _header(mail, "Date")[:100],
+        "to": _header(mail, "To")[:1_000],
         "url": place.url,
         "oversize": not whole,
         "cut": len(text) > TEXT_CHARACTERS_MAX,
@@ -91,8 +106,8 @@ def inbound_of(
     return Inbound(
         id=id[0] if id else f"{account}:{place.mailbox}:{place.validity}:{place.uid}",
         channel=channel,
-        conversation=address_of(str(mail.get("Reply-To", ""))) or sender,
-        sender=sender,
+        conversation=(wanted or senders)[0],
+        sender=senders[0],
         text=text[:TEXT_CHARACTERS_MAX],
         account=account,
         thread=topic_of(subject),
