@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
 from aiohttp import web
 
@@ -38,11 +38,21 @@ class TooSlow(InvalidInput):
 class Listener:
     """One application on one port."""
 
-    def __init__(self, app: web.Application, host: str, port: int, connections_max: int, head_s: float = HEAD_S):
+    def __init__(
+        self,
+        app: web.Application,
+        host: str,
+        port: int,
+        connections_max: int,
+        head_s: float = HEAD_S,
+        linger_s: float = 0.0,
+    ) -> None:
+        """``linger_s``: how long the rest of a body is thrown away after an early answer, so that this is read."""
         self._app = app
         self._host, self._wanted_port = host, port
         self._connections_max = connections_max
         self._head_s = head_s
+        self._linger_s = linger_s
         self._open: dict[asyncio.BaseTransport, _Watched] = {}
         self._server: asyncio.Server | None = None
         self._runner: web.AppRunner | None = None
@@ -54,7 +64,11 @@ class Listener:
         """Listen; ConfigError if that is not possible."""
         loop = asyncio.get_running_loop()
         self._runner = web.AppRunner(
-            self._app, access_log=None, auto_decompress=False, lingering_time=0, shutdown_timeout=SHUTDOWN_S
+            self._app,
+            access_log=None,
+            auto_decompress=False,
+            lingering_time=self._linger_s,
+            shutdown_timeout=SHUTDOWN_S,
         )
         await self._runner.setup()
         made = self._runner.server
@@ -77,8 +91,7 @@ class Listener:
         if self._runner is not None:
             await self._runner.cleanup()
         for transport in list(self._open):
-            assert isinstance(transport, asyncio.Transport)
-            transport.abort()
+            cast(asyncio.Transport, transport).abort()
 
     @property
     def connections(self) -> int:
@@ -111,11 +124,11 @@ class _Watched(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # Not every event loop's transport is of asyncio's class.
+        self._transport = cast(asyncio.Transport, transport)
         self._inner.connection_made(transport)
         if len(self._open) >= self._connections_max:
-            transport.abort()
+            self._transport.abort()
             return
         self._open[transport] = self
         self._wait(self._head_s)

@@ -190,15 +190,15 @@ def test_what_came_from_a_channel_is_worked_on_once(house: House, sample: Sample
     taken(house, sample("2026.6.11"))
     states = {id: view.state for id, view in kept(house, "inbound").items()}
     assert states == {
-        "900001": State.READY,
-        "900002": State.UNCERTAIN,
+        "900001:551": State.READY,
+        "900002:551": State.UNCERTAIN,
         "900003": State.DELIVERED,
-        "900004": State.DEAD,
+        "900004:551": State.DEAD,
     }
-    view = kept(house, "inbound")["900001"]
+    view = kept(house, "inbound")["900001:551"]
     letter = Inbound.from_message(view.message)
     assert (letter.text, letter.conversation, letter.channel) == ("status?", "8123456789", "telegram")
-    assert view.message.ref == Ref("inbound", "default", "telegram/default/8123456789", "900001")
+    assert view.message.ref == Ref("inbound", "default", "telegram/default/8123456789", "900001:551")
 
 
 def test_each_entry_leaves_a_receipt(house: House, sample: Sample) -> None:

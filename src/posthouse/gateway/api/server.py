@@ -41,6 +41,8 @@ FOUND_MAX = 50
 BEAT_S = 15.0
 """How often a silent stream of events says that it is still there."""
 RETRY_AFTER_S = 5
+LINGER_S = 2.0
+"""How long the rest of a refused request is still taken: who is cut off while he writes does not see the answer."""
 _REFUSED = {Refusal.FULL: "full", Refusal.SHARE: "full", Refusal.OVERSIZE: "oversize", Refusal.TTL: "expired"}
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -71,7 +73,9 @@ class Api:
         self._waiting = 0
         self.app = web.Application(middlewares=[_answered])
         self._route()
-        self._listener = Listener(self.app, host, port, self._limits.connections_max, self._limits.head_s)
+        self._listener = Listener(
+            self.app, host, port, self._limits.connections_max, self._limits.head_s, min(LINGER_S, self._limits.body_s)
+        )
 
     def _route(self) -> None:
         router = self.app.router

@@ -137,8 +137,10 @@ def _ingress(entry: Entry) -> Inbound:
     payload = fields.get("payload")
     lane = _optional(fields, "laneKey")
     chat = _found(payload, "chat", "id") or _found(payload, "conversation") or _found(payload, "chatId")
+    number = _found(payload, "message_id")
     return Inbound(
-        id=entry.id,
+        # An answer names what it replies to by the last part of its id.
+        id=f"{entry.id}:{number}" if number else entry.id,
         channel=_needed(fields, "channel"),
         # A completed one has no payload any more; its lane still says where it came from.
         conversation=chat or lane.rpartition(":")[2] or lane or "unknown",
