@@ -79,7 +79,8 @@ class Runner:
 
     def __init__(self, page: Path, directives: Mapping[str, Callable[[], None]]) -> None:
         self._page = page
-        self._directives = directives
+        self.directives = dict(directives)
+        self._announced = ""
         self._server: subprocess.Popen[str] | None = None
         self.commands = 0
         self.scripts = 0
@@ -116,7 +117,7 @@ class Runner:
         if directive == "stop the server":
             self._stop()
         else:
-            self._directives[directive]()
+            self.directives[directive]()
 
     def _script(self, line: int, words: list[str]) -> str:
         self.scripts += 1
@@ -167,9 +168,15 @@ class Runner:
         for text in self._server.stdout:
             said += text
             if text.startswith("  desks"):
+                self._announced = said
                 return said
         _, errors = self._server.communicate()
         raise AssertionError(f"{self._where(line)}: the server did not start: {errors}")
+
+    def said(self, name: str) -> str:
+        """What the server said of itself under this name."""
+        (found,) = re.findall(rf"^  {name} +(\S+)$", self._announced, re.MULTILINE)
+        return str(found)
 
     def _stop(self) -> None:
         server, self._server = self._server, None

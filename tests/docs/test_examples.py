@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from tests.docs.page import ROOT, Runner
 from tests.interop.bolt import HOST, kept_file
 from tests.relay.harness import Relay
 from tests.unit.pipeline.lakes import two_days
 
 from posthouse.agent.identity import Identity
+from posthouse.cli import main
 from posthouse.config import load
 from posthouse.control.operator import open_store
 from posthouse.engine.engine import Engine
@@ -72,6 +75,32 @@ def test_what_the_guide_to_moving_shows_is_what_happens(folder: Path) -> None:
     runner = Runner(ROOT / "docs/guides/migrate.md", {"a relay's file": a_relays_file})
     runner.run()
     assert runner.commands >= 3
+
+
+def an_openclaw_folder() -> None:
+    """What the guide to moving from OpenClaw finds: its state folder."""
+    shutil.copytree(ROOT / "tests/gateway/samples/2026.5.18", ".openclaw")
+
+
+def test_what_the_guide_to_moving_from_openclaw_shows_is_what_happens(folder: Path) -> None:
+    runner = Runner(ROOT / "docs/guides/openclaw.md", {"an OpenClaw folder": an_openclaw_folder})
+    runner.run()
+    assert runner.commands >= 5
+
+
+def test_what_the_guide_to_the_api_shows_is_what_happens(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = Runner(ROOT / "docs/guides/gateway-api.md", {})
+
+    def a_token_and_an_address() -> None:
+        scopes = ("--scope", "inbound", "--scope", "status")
+        made = CliRunner().invoke(main, ["token", "add", "reader", *scopes], catch_exceptions=False)
+        monkeypatch.setenv("TOKEN", made.stdout.strip())
+        monkeypatch.setenv("API", runner.said("api"))
+
+    runner.directives["a token and an address"] = a_token_and_an_address
+    runner.run()
+    assert runner.commands >= 4
+    assert runner.scripts >= 2
 
 
 def test_what_the_agents_guide_shows_is_what_happens(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
