@@ -42,6 +42,9 @@ AGAIN_S_MAX = 3_600.0
 JAVA_OPTIONS = "-XX:+UseSerialGC -XX:MaxMetaspaceSize=384m -XX:ReservedCodeCacheSize=160m"
 """One thread to collect, and bounds for what is not heap: nothing here is in a hurry."""
 
+EVENTS_PER_MB = 1_000
+"""How large a batch may be for each MiB of the heap."""
+
 Answer = dict[str, Any]
 
 
@@ -279,7 +282,7 @@ def _keep(settings: Mapping[str, Any], turns: queue.SimpleQueue[str], answers: T
                 )
             )
 
-        job = Job(settings["lake"], session)
+        job = Job(settings["lake"], session, batch_events=EVENTS_PER_MB * settings["memory_mb"])
         while True:
             turns.get()
             try:
