@@ -129,6 +129,13 @@ def test_what_the_guide_to_the_books_shows_is_what_happens(folder: Path) -> None
     assert runner.commands >= 7
 
 
+def test_what_the_guide_to_channels_shows_is_what_happens(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(folder)
+    runner = Runner(ROOT / "docs/guides/channels.md", {})
+    runner.run()
+    assert runner.scripts >= 2
+
+
 def test_a_page_that_shows_something_else_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: what is shown is really compared with what happens."""
     monkeypatch.chdir(tmp_path)
