@@ -432,6 +432,28 @@ SETTINGS: tuple[Setting, ...] = (
         secret=True,
     ),
     Setting(
+        "gateway.outbound_backend",
+        Kind.CHOICE,
+        "sqlite",
+        "Whether what is to be sent is kept in the store alone, or as files in OpenClaw's layout too "
+        "(`gateway.files_dir`).",
+        choices=("sqlite", "files"),
+    ),
+    Setting(
+        "gateway.files_dir",
+        Kind.PATH,
+        ".posthouse/openclaw",
+        "The state folder whose `delivery-queue` holds those files.",
+    ),
+    Setting(
+        "gateway.files_every_s",
+        Kind.SECONDS,
+        1.0,
+        "How often that folder is looked at for what other programs have put there.",
+        least=0.05,
+        most=3_600,
+    ),
+    Setting(
         "gateway.api_port",
         Kind.WHOLE,
         None,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import os
 import time
@@ -148,41 +147,14 @@ def _operator(config: Config, dry_run: bool) -> Operator:
 
 def _plain(entry: Entry, config: Config, now: int, report: Report) -> Json | None:
     """The entry as the operation takes it; None if it cannot become a message: then the report says so."""
-    from ..gateway.importing import letters
+    from ..gateway.importing import page
     from ..gateway.importing.entry import Unfit
-    from ..gateway.importing.openclaw import DESKS
 
     try:
-        message = letters.message_of(entry)
-        limit = config.policies[DESKS[entry.queue]].size_bytes_max
-        if message is not None and len(message.body) > limit:
-            raise Unfit("oversize", f"as a message it has {len(message.body)} bytes; the desk takes {limit}")
+        return page.plain(entry, now, config.policies)
     except Unfit as unfit:
         report.add(entry.source, "quarantined", "left", reason=unfit.reason, message=str(unfit))
         return None
-    return {
-        "key": letters.key_of(entry),
-        "digest": entry.digest,
-        "source": entry.source,
-        "result": str(entry.verdict.result),
-        "reason": entry.verdict.reason,
-        "error": entry.error,
-        "due_at": entry.due_at,
-        "posted_at": now if entry.enqueued_at is None else min(entry.enqueued_at, now),
-        "message": None
-        if message is None
-        else {
-            "desk": message.desk,
-            "mailbox": message.mailbox,
-            "id": message.id,
-            "body": base64.b64encode(message.body).decode(),
-            "sender": message.sender,
-            "lane": message.lane,
-            "kind": message.kind,
-            "batch_key": message.batch_key,
-            "quiet": False,
-        },
-    }
 
 
 def _send(operator: Operator, report: Report, page: list[tuple[Entry, Json]], now: int) -> None:

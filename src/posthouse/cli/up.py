@@ -232,6 +232,7 @@ class _Server:
         try:
             from ..gateway import metrics as gateway_metrics
             from ..gateway import setup
+            from ..gateway.files.mirror import Mirror
         except ModuleNotFoundError as error:
             if error.name != "aiohttp":
                 raise
@@ -241,6 +242,10 @@ class _Server:
             _log.warning("the gateway is not started: %s", missing)
             return None
         gateway = setup.make(config, engine, os.environ)
+        mirror = Mirror(config, engine)
+        # Closed behind the gateway: it shows how the last messages ended.
+        stack.push_async_callback(mirror.close)
+        await mirror.start()
         # Before it starts: what it has begun by then is to be ended, too.
         stack.push_async_callback(gateway.close)
         await gateway.start()

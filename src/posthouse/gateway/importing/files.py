@@ -205,6 +205,11 @@ def _bytes(path: Path) -> tuple[bytes, Instant]:
     return data, max(0, facts.st_mtime_ns // 1_000)
 
 
+def read_file(path: Path) -> bytes:
+    """The contents of a regular file that is not too large; OSError or Unfit if it is none."""
+    return _bytes(path)[0]
+
+
 def _why(error: OSError | Unfit) -> tuple[str, str]:
     if isinstance(error, Unfit):
         return error.reason, str(error)

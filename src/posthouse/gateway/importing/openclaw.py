@@ -29,7 +29,7 @@ def read(folder: Path, now: Instant, policies: Mapping[str, Policy]) -> Iterator
     if not folder.is_dir():
         raise BadFile(f"{folder} is no folder; name OpenClaw's state folder, such as ~/.openclaw")
     by_queue = {queue: policies[desk] for queue, desk in DESKS.items()}
-    review = {queue: _review_after_s(policy) for queue, policy in by_queue.items()}
+    review = {queue: review_after_s(policy) for queue, policy in by_queue.items()}
     if not os.path.lexists(folder / database.PATH) and not files.has_queue(folder):
         if folder.name in files.FOLDERS.values():
             raise BadFile(f"{folder} is one of OpenClaw's queues; name the folder around it")
@@ -52,6 +52,6 @@ def _found(folder: Path, now: Instant, policies: dict[Queue, Policy], review: Ma
     yield from files.read(folder, now, policies, review, beside)
 
 
-def _review_after_s(policy: Policy) -> float:
+def review_after_s(policy: Policy) -> float:
     """What the desk would have let expire is for a person to look at, too."""
     return REVIEW_AFTER_S if policy.ttl_s is None else min(REVIEW_AFTER_S, policy.ttl_s)
