@@ -180,7 +180,10 @@ class Email(Account):
         flags = ["\\Seen"]
         try:
             automatic = self.options.switch("automatic")
-            inbound = inbound_of(raw, place, self.kind, self.account, self.tenant, whole=whole, automatic=automatic)
+            # In a thread: a mail may be made so that reading it takes long.
+            inbound = await asyncio.to_thread(
+                inbound_of, raw, place, self.kind, self.account, self.tenant, whole=whole, automatic=automatic
+            )
         except Exception as error:
             # Mails are written by everybody: whatever is wrong with one, the next is read.
             told = self.scrub(error) if isinstance(error, InvalidInput) else type(error).__name__

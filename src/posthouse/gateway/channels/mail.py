@@ -8,7 +8,8 @@ is the Message-ID, so that a mail which comes by two ways is one message.
 from __future__ import annotations
 
 import email
-import email.message
+import email.errors
+import email.header
 import email.policy
 import email.utils
 import hashlib
@@ -16,7 +17,7 @@ import html.parser
 import re
 import urllib.parse
 from collections.abc import Iterator
-from email.message import EmailMessage
+from email.message import EmailMessage, Message
 from typing import NamedTuple
 
 from ...errors import InvalidInput
@@ -26,6 +27,8 @@ from ..letter import MEDIA_MAX, Inbound, Media
 TEXT_CHARACTERS_MAX = 200_000
 """A mail's text is cut behind this; the whole mail stays where it is."""
 SUBJECT_CHARACTERS_MAX = 300
+HEADER_CHARACTERS_MAX = 4_000
+"""As much of a header is looked at."""
 _MESSAGE_ID = re.compile(r"<[!-;=?-~]{1,240}@[!-;=?-~]{1,240}>")
 _REPLY = re.compile(r"^\s*(?:(?:re|aw|fw|fwd|wg|sv|vs|antw|rif|res|odp)\s*(?:\[\d+\])?\s*:\s*)+", re.IGNORECASE)
 _ADDRESS = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9](?:[A-Za-z0-9.-]{0,252}[A-Za-z0-9])?")
@@ -57,17 +60,22 @@ def addresses_of(text: str) -> list[str]:
     return [address.lower() for _, address in email.utils.getaddresses([text]) if _ADDRESS.fullmatch(address)]
 
 
-def _header(mail: email.message.Message, name: str) -> str:
-    """A header on one line, decoded; as it was written where it cannot be decoded; '' where there is none."""
+def _header(mail: Message, name: str) -> str:
+    """A header as it was written, on one line and cut to what is of use; '' where there is none."""
+    raw = str(mail.get(name, ""))[:HEADER_CHARACTERS_MAX]
+    return " ".join(raw.encode("utf-8", "replace").decode().split())
+
+
+def _decoded(text: str) -> str:
+    """A header's words for people; as they were written where they cannot be decoded."""
     try:
-        return " ".join(str(mail.get(name, "")).split())
-    except Exception:
-        # The library fails in many ways on headers that are nearly right.
-        raw = next((str(value) for key, value in mail.raw_items() if key.lower() == name.lower()), "")
-        return " ".join(raw.split())
+        found = str(email.header.make_header(email.header.decode_header(text)))
+    except (ValueError, LookupError, email.errors.MessageError):
+        return text
+    return " ".join(found.encode("utf-8", "replace").decode().split())
 
 
-def is_automatic(mail: email.message.Message) -> bool:
+def is_automatic(mail: Message) -> bool:
     """Whether no person wrote it: answering such mails leads to two programs that never stop."""
     submitted = _header(mail, "Auto-Submitted").split(";")[0].strip().lower() or "no"
     precedence = _header(mail, "Precedence").lower()
@@ -83,22 +91,23 @@ def inbound_of(
     ``whole`` is False where only the header was fetched, since the mail is too large. InvalidInput: nobody could be
     answered.
     """
-    mail = email.message_from_bytes(raw, policy=email.policy.default)
+    # The older policy: it decodes nothing by itself, so that no header can be made to take long.
+    mail = email.message_from_bytes(raw, policy=email.policy.compat32)
     if is_automatic(mail) and not automatic:
         return None
-    senders, wanted = addresses_of(_header(mail, "From")), addresses_of(_header(mail, "Reply-To"))
+    sender = _header(mail, "From")
+    senders, wanted = addresses_of(sender), addresses_of(_header(mail, "Reply-To"))
     if not senders:
         raise InvalidInput("a mail without a sender")
     id = _MESSAGE_ID.search(_header(mail, "Message-ID"))
     replied = _MESSAGE_ID.search(_header(mail, "In-Reply-To"))
-    subject = _header(mail, "Subject")
-    name, _ = email.utils.parseaddr(_header(mail, "From"))
-    text = _text_of(mail) if whole else ""
+    subject = _decoded(_header(mail, "Subject"))
+    text, media = _content(mail, place) if whole else ("", ())
     metadata = {
         "subject": subject[:1_000],
-        "name": name[:200],
+        "name": _decoded(email.utils.parseaddr(sender)[0])[:200],
         "date": _header(mail, "Date")[:100],
-        "to": _header(mail, "To")[:1_000],
+        "to": _decoded(_header(mail, "To"))[:1_000],
         "url": place.url,
         "oversize": not whole,
         "cut": len(text) > TEXT_CHARACTERS_MAX,
@@ -112,7 +121,7 @@ def inbound_of(
         account=account,
         thread=topic_of(subject),
         reply_to=replied[0] if replied else "",
-        media=tuple(_attachments(mail, place)) if whole else (),
+        media=media,
         metadata={key: value for key, value in metadata.items() if value},
         tenant=tenant,
     )
@@ -123,39 +132,43 @@ def topic_of(subject: str) -> str:
     return " ".join(_REPLY.sub("", subject).split())[:SUBJECT_CHARACTERS_MAX]
 
 
-def _text_of(mail: EmailMessage | email.message.Message) -> str:
-    assert isinstance(mail, EmailMessage)
-    body = mail.get_body(("plain", "html"))
-    if body is None:
-        return ""
-    raw = body.get_payload(decode=True)
+def _content(mail: Message, place: Place) -> tuple[str, tuple[Media, ...]]:
+    """A mail's text, and what is attached to it."""
+    bodies: dict[str, Message] = {}
+    media: list[Media] = []
+    for section, part in _sections(mail, ""):
+        kind, name = part.get_content_type(), str(part.get_filename() or "")
+        if part.get_content_disposition() == "attachment" or name:
+            if len(media) < MEDIA_MAX:
+                shown = _decoded(" ".join(name.encode("utf-8", "replace").decode().split()))
+                media.append(Media(f"{place.url}/;SECTION={section}", kind, shown[:200]))
+        elif kind in ("text/plain", "text/html"):
+            bodies.setdefault(kind, part)
+    if "text/plain" in bodies:
+        text = _text(bodies["text/plain"])
+    else:
+        text = plain_of(_text(bodies["text/html"])) if "text/html" in bodies else ""
+    return text.replace("\r\n", "\n").strip(), tuple(media)
+
+
+def _text(part: Message) -> str:
+    raw = part.get_payload(decode=True)
     data = raw if isinstance(raw, bytes) else b""
     try:
-        text = data.decode(body.get_content_charset() or "utf-8", "replace")
-    except LookupError:
+        text = data.decode(str(part.get_content_charset() or "utf-8"), "replace")
+    except (LookupError, ValueError):
         text = data.decode("latin-1")
     # Half of a pair cannot be stored.
-    text = text.encode("utf-8", "replace").decode()
-    return (plain_of(text) if body.get_content_type() == "text/html" else text).replace("\r\n", "\n").strip()
+    return text.encode("utf-8", "replace").decode()
 
 
-def _attachments(mail: email.message.Message, place: Place) -> Iterator[Media]:
-    found = 0
-    for section, part in _sections(mail, ""):
-        name = str(part.get_filename() or "")
-        if part.get_content_disposition() == "attachment" or (name and not part.is_multipart()):
-            found += 1
-            if found > MEDIA_MAX:
-                return
-            yield Media(f"{place.url}/;SECTION={section}", part.get_content_type(), name[:200])
-
-
-def _sections(part: email.message.Message, number: str) -> Iterator[tuple[str, email.message.Message]]:
-    """Every part and its number, as IMAP counts."""
-    if not part.is_multipart() or part.get_content_type() == "message/rfc822":
+def _sections(part: Message, number: str) -> Iterator[tuple[str, Message]]:
+    """Every part that has no parts of its own, and its number, as IMAP counts."""
+    children = part.get_payload() if part.get_content_maintype() == "multipart" else None
+    if not isinstance(children, list):
         yield number or "1", part
         return
-    for index, child in enumerate(part.iter_parts() if isinstance(part, EmailMessage) else (), 1):
+    for index, child in enumerate(children, 1):
         yield from _sections(child, f"{number}.{index}" if number else str(index))
 
 
