@@ -136,6 +136,12 @@ def test_what_the_guide_to_channels_shows_is_what_happens(folder: Path, monkeypa
     assert runner.scripts >= 2
 
 
+def test_what_the_guide_to_libp2p_shows_is_what_happens(folder: Path) -> None:
+    runner = Runner(ROOT / "docs/guides/libp2p.md", {})
+    runner.run()
+    assert runner.scripts >= 3
+
+
 def test_a_page_that_shows_something_else_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: what is shown is really compared with what happens."""
     monkeypatch.chdir(tmp_path)
