@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable
 from typing import Any, NoReturn
 
 from ..errors import InvalidInput
@@ -23,40 +24,37 @@ def loads(data: bytes | str, depth_max: int = DEPTH_MAX) -> Any:
         text = data if isinstance(data, str) else data.decode()
     except UnicodeDecodeError as error:
         raise InvalidInput(f"not UTF-8 at byte {error.start}") from None
-    # Before it is parsed: the parser recurses.
-    if _depth(text, depth_max) > depth_max:
-        raise InvalidInput(f"nested deeper than {depth_max} levels")
     try:
         value = json.loads(
             text, object_pairs_hook=_pairs, parse_constant=_constant, parse_int=_whole, parse_float=_fraction
         )
     except json.JSONDecodeError as error:
         raise InvalidInput(f"not JSON: {error}") from None
-    if "\\u" in text or not text.isascii():
+    except RecursionError:
+        raise InvalidInput(f"nested deeper than {depth_max} levels") from None
+    if (
+        text.count("[") + text.count("{") > depth_max
+        and isinstance(value, dict | list)
+        and _is_deeper(value, depth_max)
+    ):
+        raise InvalidInput(f"nested deeper than {depth_max} levels")
+    if "\\u" in text:
+        # Only as an escape can half of a pair stand in text that is UTF-8.
         _check_text(value)
     return value
 
 
-def _depth(text: str, most: int) -> int:
-    """How deep brackets are nested, those inside of texts left out."""
-    depth = deepest = 0
-    inside = escaped = False
-    for character in text if text.count("[") + text.count("{") > most else "":
-        if inside:
-            if escaped:
-                escaped = False
-            elif character == "\\":
-                escaped = True
-            elif character == '"':
-                inside = False
-        elif character == '"':
-            inside = True
-        elif character in "[{":
-            depth += 1
-            deepest = max(deepest, depth)
-        elif character in "]}":
-            depth -= 1
-    return deepest
+def _is_deeper(value: Any, most: int) -> bool:
+    level = [value]
+    for _ in range(most):
+        level = [inner for one in level for inner in _inside(one) if isinstance(inner, dict | list)]
+        if not level:
+            return False
+    return True
+
+
+def _inside(value: dict[str, Any] | list[Any]) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value
 
 
 def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -91,8 +89,10 @@ def _check_text(value: Any) -> None:
     while waiting:
         one = waiting.pop()
         if isinstance(one, str):
-            if any("\ud800" <= character <= "\udfff" for character in one):
-                raise InvalidInput("a text holds half of a surrogate pair")
+            try:
+                one.encode()
+            except UnicodeEncodeError:
+                raise InvalidInput("a text holds half of a surrogate pair") from None
         elif isinstance(one, dict):
             waiting += one.keys()
             waiting += one.values()
