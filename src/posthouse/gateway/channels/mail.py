@@ -137,11 +137,10 @@ def _content(mail: Message, place: Place) -> tuple[str, tuple[Media, ...]]:
     bodies: dict[str, Message] = {}
     media: list[Media] = []
     for section, part in _sections(mail, ""):
-        kind, name = part.get_content_type(), str(part.get_filename() or "")
+        kind, name = part.get_content_type(), _filename(part)
         if part.get_content_disposition() == "attachment" or name:
             if len(media) < MEDIA_MAX:
-                shown = _decoded(" ".join(name.encode("utf-8", "replace").decode().split()))
-                media.append(Media(f"{place.url}/;SECTION={section}", kind, shown[:200]))
+                media.append(Media(f"{place.url}/;SECTION={section}", kind, _decoded(name)[:200]))
         elif kind in ("text/plain", "text/html"):
             bodies.setdefault(kind, part)
     if "text/plain" in bodies:
@@ -149,6 +148,14 @@ def _content(mail: Message, place: Place) -> tuple[str, tuple[Media, ...]]:
     else:
         text = plain_of(_text(bodies["text/html"])) if "text/html" in bodies else ""
     return text.replace("\r\n", "\n").strip(), tuple(media)
+
+
+def _filename(part: Message) -> str:
+    try:
+        name = str(part.get_filename() or "")[:HEADER_CHARACTERS_MAX]
+    except (ValueError, LookupError):
+        return "file"
+    return " ".join(name.encode("utf-8", "replace").decode().split())
 
 
 def _text(part: Message) -> str:
@@ -164,7 +171,8 @@ def _text(part: Message) -> str:
 
 def _sections(part: Message, number: str) -> Iterator[tuple[str, Message]]:
     """Every part that has no parts of its own, and its number, as IMAP counts."""
-    children = part.get_payload() if part.get_content_maintype() == "multipart" else None
+    inside = part.is_multipart() and part.get_content_maintype() == "multipart"
+    children = part.get_payload() if inside else None
     if not isinstance(children, list):
         yield number or "1", part
         return
