@@ -177,7 +177,7 @@ class _Server:
             address = server.address
         relay = await self._relay(stack, loop, engine, metrics)
         gateway = await self._gateway(stack, engine, metrics)
-        api = await self._api(stack, engine) if gateway else None
+        api = await self._api(stack, engine, metrics) if gateway else None
         control = ControlServer(engine, config, version())
         control.start()
         stack.push_async_callback(asyncio.to_thread, control.close)
@@ -252,13 +252,16 @@ class _Server:
         metrics.registry.register(gateway_metrics.GatewayCollector(gateway))
         return gateway
 
-    async def _api(self, stack: contextlib.AsyncExitStack, engine: Engine) -> str | None:
+    async def _api(self, stack: contextlib.AsyncExitStack, engine: Engine, metrics: Metrics) -> str | None:
         """Start what the gateway offers to other programs, as far as it is configured; where it is."""
+        from ..gateway.api.metrics import ApiCollector
         from ..gateway.api.setup import Outside
 
         outside = Outside(self._config, engine)
         stack.push_async_callback(outside.close)
         await outside.start()
+        if outside.api is not None:
+            metrics.registry.register(ApiCollector(outside.api))
         return outside.address
 
     def _books(self, stack: contextlib.AsyncExitStack, loop: asyncio.AbstractEventLoop) -> str | None:

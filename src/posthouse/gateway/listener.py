@@ -58,6 +58,8 @@ class Listener:
         self._runner: web.AppRunner | None = None
         self.port = 0
         """The port, once it listens."""
+        self.cut = 0
+        """Connections that were cut: too slow, or one too many."""
         app.middlewares.append(self._timed)
 
     async def start(self) -> None:
@@ -75,7 +77,7 @@ class Listener:
         assert made is not None
         try:
             self._server = await loop.create_server(
-                lambda: _Watched(made(), self._open, self._connections_max, self._head_s),
+                lambda: _Watched(made(), self._open, self._connections_max, self._head_s, self._count),
                 None if self._host == "*" else self._host,
                 self._wanted_port,
             )
@@ -92,6 +94,9 @@ class Listener:
             await self._runner.cleanup()
         for transport in list(self._open):
             cast(asyncio.Transport, transport).abort()
+
+    def _count(self) -> None:
+        self.cut += 1
 
     @property
     def connections(self) -> int:
@@ -114,12 +119,18 @@ class _Watched(asyncio.Protocol):
     """A connection's protocol with somebody who looks at the clock."""
 
     def __init__(
-        self, inner: Any, open: dict[asyncio.BaseTransport, _Watched], connections_max: int, head_s: float
+        self,
+        inner: Any,
+        open: dict[asyncio.BaseTransport, _Watched],
+        connections_max: int,
+        head_s: float,
+        on_cut: Callable[[], None],
     ) -> None:
         self._inner = inner
         self._open = open
         self._connections_max = connections_max
         self._head_s = head_s
+        self._on_cut = on_cut
         self._timer: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport | None = None
 
@@ -128,7 +139,7 @@ class _Watched(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self._inner.connection_made(transport)
         if len(self._open) >= self._connections_max:
-            self._transport.abort()
+            self._cut(self._transport)
             return
         self._open[transport] = self
         self._wait(self._head_s)
@@ -166,7 +177,11 @@ class _Watched(asyncio.Protocol):
         self.begun()
         transport = self._transport
         if transport is not None and not transport.is_closing():
-            self._timer = asyncio.get_running_loop().call_later(most_s, transport.abort)
+            self._timer = asyncio.get_running_loop().call_later(most_s, self._cut, transport)
+
+    def _cut(self, transport: asyncio.Transport) -> None:
+        self._on_cut()
+        transport.abort()
 
 
 async def body(request: web.Request, size_bytes_max: int, timeout_s: float) -> bytes:

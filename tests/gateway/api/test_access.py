@@ -163,6 +163,7 @@ def test_slow_clients_are_cut_off_and_disturb_nobody(tmp_path: Path) -> None:
             answer = await quiet(task)
             assert b" 408 " in answer or answer == b""
         assert time.monotonic() - begun < 15
+        assert desk.api.cut >= len(headless)
 
     tell(story, tmp_path, Limits(head_s=1, body_s=1))
 
@@ -179,6 +180,7 @@ def test_more_connections_than_allowed_are_cut(tmp_path: Path) -> None:
             except ConnectionError:
                 cut += 1
         assert cut == 2
+        assert desk.api.cut == 2
         for _, writer in held:
             writer.close()
 

@@ -26,7 +26,7 @@ def test_another_program_hands_over_a_message_and_waits_for_the_answer(house: Ho
     words = ("--no-relay", "--set", "gateway.api_port=0", "--set", "gateway.handler=echo")
     token = ""
     with house.up(*words) as (_, summary):
-        url = summary["api"]
+        url, metrics = summary["api"], summary["metrics"]
         assert ask(f"{url}/v1/inbound", "ph_wrong", HELLO)[0] == 401
         token = house.json("token", "add", "node", "--scope", "inbound", "--scope", "status")["token"]
         assert ask(f"{url}/v1/inbound", token, HELLO)[0] == 201
@@ -34,6 +34,10 @@ def test_another_program_hands_over_a_message_and_waits_for_the_answer(house: Ho
         assert (code, answer["status"]) == (200, "completed")
         assert answer["replies"][0]["parts"] == [{"text": "hello"}]
         assert [row["name"] for row in house.json("token", "ls")["tokens"]] == ["node"]
+        with urllib.request.urlopen(metrics, timeout=60) as response:
+            page = response.read().decode()
+        assert 'posthouse_gateway_api_requests_total{outcome="unauthorized"} 1.0' in page
+        assert 'posthouse_gateway_api_requests_total{outcome="ok"} 2.0' in page
     with house.up(*words) as (_, summary):
         # The token and the message are known after a restart.
         code, answer = ask(f"{summary['api']}/v1/inbound", token, HELLO)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -31,7 +32,7 @@ from ..listener import Listener, TooLarge, TooSlow, body
 from . import openapi, shape, status
 from .access import Access, check_tenant
 from .feed import Feed, Told
-from .problem import Problem
+from .problem import PROBLEM, Problem
 
 log = logging.getLogger("posthouse.gateway")
 
@@ -70,8 +71,11 @@ class Api:
         self._limits = limits or Limits()
         self._access = Access(engine)
         self.feed = Feed(engine)
-        self._waiting = 0
-        self.app = web.Application(middlewares=[_answered])
+        self.waiting = 0
+        """Requests that wait for a message, and streams of events."""
+        self.answers: Counter[str] = Counter()
+        """Requests that were answered, by the code of the problem; ``ok`` where there was none."""
+        self.app = web.Application(middlewares=[self._counted, _answered])
         self._route()
         self._listener = Listener(
             self.app, host, port, self._limits.connections_max, self._limits.head_s, min(LINGER_S, self._limits.body_s)
@@ -105,6 +109,22 @@ class Api:
         await self.feed.close()
         await self._listener.close()
         self._access.close()
+
+    @property
+    def connections(self) -> int:
+        """How many are open."""
+        return self._listener.connections
+
+    @property
+    def cut(self) -> int:
+        """How many were cut: too slow, or one too many."""
+        return self._listener.cut
+
+    @web.middleware
+    async def _counted(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        response = await handler(request)
+        self.answers[response.get(PROBLEM, "ok")] += 1
+        return response
 
     # Posting
 
@@ -234,8 +254,8 @@ class Api:
         return _answer(openapi.document())
 
     def _place(self) -> _Place:
-        if self._waiting >= self._limits.waiting_max:
-            raise Problem("busy", f"{self._waiting} wait already", {"Retry-After": str(RETRY_AFTER_S)})
+        if self.waiting >= self._limits.waiting_max:
+            raise Problem("busy", f"{self.waiting} wait already", {"Retry-After": str(RETRY_AFTER_S)})
         return _Place(self)
 
 
@@ -246,10 +266,10 @@ class _Place:
         self._api = api
 
     def __enter__(self) -> None:
-        self._api._waiting += 1
+        self._api.waiting += 1
 
     def __exit__(self, *_: object) -> None:
-        self._api._waiting -= 1
+        self._api.waiting -= 1
 
 
 def origin_of(token: Token) -> str:

@@ -15,31 +15,31 @@ class Outside:
     def __init__(self, config: Config, engine: Engine) -> None:
         port = config.values["gateway.api_port"].value
         self._host = config.text("gateway.api_host")
-        self._api = None if port is None else Api(engine, self._host, int(port), limits(config))
+        self.api = None if port is None else Api(engine, self._host, int(port), limits(config))
         wanted = config.text_or_none("gateway.results") is not None
-        if wanted and self._api is None:
+        if wanted and self.api is None:
             raise ConfigError("gateway.results is set and gateway.api_port is not: nothing could be told of")
         self._results = Results(engine) if wanted else None
 
     @property
     def address(self) -> str | None:
         """Where the API is, if there is one."""
-        if self._api is None:
+        if self.api is None:
             return None
         host = "127.0.0.1" if self._host == "*" else f"[{self._host}]" if ":" in self._host else self._host
-        return f"http://{host}:{self._api.port}"
+        return f"http://{host}:{self.api.port}"
 
     async def start(self) -> None:
         """Begin; ConfigError if the port cannot be had."""
         if self._results is not None:
             self._results.start()
-        if self._api is not None:
-            await self._api.start()
+        if self.api is not None:
+            await self.api.start()
 
     async def close(self) -> None:
         """End cleanly. Idempotent."""
-        if self._api is not None:
-            await self._api.close()
+        if self.api is not None:
+            await self.api.close()
         if self._results is not None:
             await self._results.close()
 

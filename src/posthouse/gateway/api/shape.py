@@ -235,7 +235,10 @@ def check(where: str, value: Any, schema: Json) -> None:
 
 def _check_text(where: str, value: str, schema: Json) -> None:
     _check_size(where, len(value), schema.get("minLength", 0), schema.get("maxLength"), "characters")
-    if schema.get("pattern") == NAME_PATTERN and any(ord(c) < 32 or 127 <= ord(c) < 160 for c in value):
+    # The common case first: text that prints needs one look.
+    if value.isprintable() or schema.get("pattern") != NAME_PATTERN:
+        return
+    if any(ord(c) < 32 or 127 <= ord(c) < 160 for c in value):
         raise InvalidInput(f"{where} holds a control character")
 
 
