@@ -136,6 +136,12 @@ def test_what_the_guide_to_channels_shows_is_what_happens(folder: Path, monkeypa
     assert runner.scripts >= 2
 
 
+def test_what_the_guide_to_the_gateway_shows_is_what_happens(folder: Path) -> None:
+    runner = Runner(ROOT / "docs/guides/gateway.md", {})
+    runner.run()
+    assert runner.commands >= 3
+
+
 def test_what_the_guide_to_libp2p_shows_is_what_happens(folder: Path) -> None:
     runner = Runner(ROOT / "docs/guides/libp2p.md", {})
     runner.run()

@@ -109,7 +109,7 @@ class Session:
         """Where tables go. Not a terminal: wide, so that no cell is cut."""
         from rich.console import Console
 
-        width = None if sys.stdout.isatty() else 200
+        width = None if sys.stdout.isatty() else 400
         return Console(file=sys.stdout, width=width, highlight=False, emoji=False, markup=False, soft_wrap=False)
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]], empty: str) -> None:

@@ -7,6 +7,7 @@ ready to start, or ConfigError where the settings do not fit together.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from ..config import Config
 from ..engine.engine import Engine
@@ -42,17 +43,20 @@ def handler(config: Config) -> Handler | None:
     text, key = config.text_or_none("gateway.handler"), config.text_or_none("gateway.handler_key")
     if key is not None and (text is None or not text.startswith(("http://", "https://"))):
         raise ConfigError("gateway.handler_key is set, and gateway.handler is no URL: nothing would be signed")
-    return None if text is None else handler_of(text, key, config.whole("gateway.workers"))
+    return None if text is None else handler_of(text, config.folder, key, config.whole("gateway.workers"))
 
 
-def handler_of(text: str, key: str | None = None, threads: int = 32) -> Handler:
-    """The handler that a text describes: ``python:MODULE:FUNCTION``, a URL, ``command:…`` or ``echo``."""
+def handler_of(text: str, folder: Path, key: str | None = None, threads: int = 32) -> Handler:
+    """The handler that a text describes: ``python:MODULE:FUNCTION``, a URL, ``command:…`` or ``echo``.
+
+    A module may stand in ``folder``.
+    """
     kind, _, place = text.partition(":")
     if kind in ("http", "https"):
         return HttpHandler(text, [] if key is None else [Key(key)])
     if kind == "command":
         return CommandHandler(words_of(place))
-    return FunctionHandler(echo if text == "echo" else load(place), threads)
+    return FunctionHandler(echo if text == "echo" else load(place, folder), threads)
 
 
 def work_limits(config: Config) -> Limits:

@@ -130,7 +130,7 @@ async def run(folder: Path, handler: str, after: int) -> None:
     policies = {p.name: p.replace(retry=_QUICK) for p in (INBOUND, OUTBOUND)}
     async with Engine(SqliteStore.open(folder / STORE, policies, node=KIND)) as engine:
         terminal = _Terminal(crashes)
-        gateway = Gateway(engine, Parts([terminal], _Handler(handler_of(handler), crashes)))
+        gateway = Gateway(engine, Parts([terminal], _Handler(handler_of(handler, Path.cwd()), crashes)))
         tail = Tail(engine, after, every_s=0.05)
         tail.listen(_tell)
         crashes.last_words = tail.catch_up

@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import importlib
 import inspect
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 from ...errors import ConfigError
@@ -43,9 +45,11 @@ class FunctionHandler:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
 
-def load(place: str) -> Function:
-    """The function at ``module:name``; ConfigError says what is not there."""
+def load(place: str, folder: Path | None = None) -> Function:
+    """The function at ``module:name``, in ``folder`` or among what is installed; ConfigError says what is not there."""
     module_name, _, name = place.partition(":")
+    if folder is not None and str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
     try:
         module = importlib.import_module(module_name)
     except ImportError as error:
