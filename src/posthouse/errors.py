@@ -9,6 +9,7 @@
     ├── WireError           bytes from outside that are not what the protocol says
     │   ├── BadEnvelope       no envelope, or not the one expected
     │   ├── BadAddress        no address of an agent
+    │   ├── BadFrame          no direct message of a peer
     │   └── BadSignature      a webhook that nobody who knows the key has signed, or not lately
     ├── StoreError          infrastructure
     │   ├── StoreUnavailable  try again; whether the command took effect is unknown
@@ -80,6 +81,12 @@ class BadAddress(WireError):
     """No address of an agent."""
 
     code = "bad_address"
+
+
+class BadFrame(WireError):
+    """No direct message of a peer, or one with a field that cannot be."""
+
+    code = "bad_frame"
 
 
 class BadSignature(WireError):

@@ -1,0 +1,238 @@
+"""Operations on the peer: its trades, what is to be sent, and whom it is connected with.
+
+In: names of peers and trades. Out: records, and messages for the desk ``outbox``. What a trade is, is kept on two
+shelves: ``peer.trades`` has one JSON record for each trade, ``peer.heard`` the highest number that was taken from the
+other side. A peer that runs in this process is told by the engine (``on_call``) of what is done here.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from ..errors import InvalidInput, StoreCorrupt
+from ..mailbox.command import Command, Filter, Keep, Post, Together
+from ..mailbox.message import IN_LANE, SECOND, Instant, Message, State, check_name
+from ..mailbox.outcome import Duplicate
+from ..mailbox.outcome import Refused as NotPosted
+from ..mailbox.policy import INBOX, OUTBOX
+from ..mailbox.store import MessageView, Store
+from . import view
+from .operation import PAGE_MAX, Answer, Context, Json, Refused, operation
+
+OUTBOX_DESK, INBOX_DESK = OUTBOX.name, INBOX.name
+TRADES = "peer.trades"
+HEARD = "peer.heard"
+NAME_CHARS_MAX = 128
+TIMEOUT_S = 86_400
+STOP_S = 3_600
+"""Before a trade's time is over: what is not delivered by then is given up, so that both sides can act in time."""
+
+_running: weakref.WeakKeyDictionary[Any, Callable[[], Json]] = weakref.WeakKeyDictionary()
+
+
+def running(access: object, live: Callable[[], Json]) -> None:
+    """A peer runs on this engine, and ``live`` tells how it stands."""
+    _running[access] = live
+
+
+def stopped(access: object) -> None:
+    """It runs no more."""
+    _running.pop(access, None)
+
+
+class Trade(NamedTuple):
+    """What is kept of a trade."""
+
+    peer: str
+    """The other party: the only one whose messages count."""
+    opened_at: Instant
+    base: int = 0
+    """What is added to a message's number in its lane: trades that began elsewhere go on counting."""
+    signed: bool = False
+    """The other party has signed a message, so all that follow must be signed."""
+    timeout_s: int = 0
+    """When it ends, in seconds since 1970; 0: not known."""
+
+    def encode(self) -> bytes:
+        """As it is kept."""
+        return json.dumps(self._asdict(), separators=(",", ":")).encode()
+
+
+def decode(value: bytes) -> Trade:
+    """A kept record; StoreCorrupt if it is none."""
+    try:
+        return Trade(**json.loads(value))
+    except (ValueError, TypeError) as error:
+        raise StoreCorrupt(f"shelf {TRADES} keeps what is no record of a trade") from error
+
+
+def each(store: Store) -> Iterator[tuple[str, Trade]]:
+    """Every trade that is kept."""
+    after = ""
+    while page := store.kept(TRADES, after, PAGE_MAX):
+        for name, value in page:
+            yield name, decode(value)
+        after = page[-1][0]
+
+
+def heard(store: Store, trade: str) -> int:
+    """The highest number that was taken from the other side."""
+    kept = store.kept_value(HEARD, trade)
+    try:
+        return 0 if kept is None else int(kept)
+    except ValueError as error:
+        raise StoreCorrupt(f"shelf {HEARD} keeps what is no number") from error
+
+
+def check_names(peer: str, trade: str, id: str) -> None:
+    """InvalidInput unless a message can be sent under these names."""
+    for field, value in (("the peer", peer), ("the trade", trade), ("the id", id)):
+        check_name(field, value)
+        if len(value) > NAME_CHARS_MAX or not value.isprintable():
+            raise InvalidInput(f"{field} must have 1 to {NAME_CHARS_MAX} printable characters: {value[:40]!r}")
+
+
+def outgoing(
+    peer: str, trade: str, kind: str, payload: bytes, id: str, order: str, timeout_s: int, now: Instant, stop_s: int
+) -> Post:
+    """A message for the outbox; it is tried until ``stop_s`` before the trade's end."""
+    check_names(peer, trade, id)
+    expires_at = (timeout_s - stop_s) * SECOND
+    if expires_at <= now:
+        raise InvalidInput(f"the trade ends in less than {stop_s} s: it is too late to send anything")
+    headers = {"swap_timeout": str(timeout_s), "timestamp": str(now // SECOND)}
+    if order:
+        headers["order_id"] = order
+    return Post(Message(OUTBOX_DESK, peer, id, payload, lane=trade, kind=kind, headers=headers, expires_at=expires_at))
+
+
+def number_of(trade: Trade | None, seq: int, headers: Any) -> int:
+    """A message's number in its trade: the one that it had where it came from, or its place in its lane."""
+    own = headers.get("sequence_num", "")
+    return int(own) if own.isdecimal() else (0 if trade is None else trade.base) + seq
+
+
+@operation("peer.send")
+def send(
+    context: Context,
+    *,
+    peer: str,
+    trade: str,
+    kind: str,
+    payload: str,
+    order: str = "",
+    id: str = "",
+    timeout_s: int = 0,
+    stop_s: int = STOP_S,
+) -> Answer:
+    """Put a message into the outbox. ``timeout_s`` is when the trade ends; 0: what is known of it, else in a day."""
+    now = context.access.now()
+    kept = context.store.kept_value(TRADES, trade) if trade else None
+    known = None if kept is None else decode(kept)
+    if known is not None and known.peer != peer:
+        return Refused("counterparty", f"the other party of trade {trade} is {known.peer}")
+    try:
+        json.loads(payload)
+    except ValueError as error:
+        raise InvalidInput(f"the payload is no JSON: {error}") from None
+    ends_s = timeout_s or (known.timeout_s if known else 0) or now // SECOND + TIMEOUT_S
+    post = outgoing(peer, trade, kind, payload.encode(), id or str(uuid.uuid4()), order, ends_s, now, stop_s)
+    commands: tuple[Command, ...] = (post,)
+    if known is None or (timeout_s and known.timeout_s != timeout_s):
+        record = Trade(peer, now) if known is None else known
+        commands = (Keep(TRADES, trade, record._replace(timeout_s=ends_s).encode()), post)
+    outcome = context.apply(Together(commands))
+    if isinstance(outcome, NotPosted):
+        return Refused(str(outcome.reason), f"the outbox does not take it: {outcome.detail or outcome.reason}")
+    last = getattr(outcome, "outcomes", (outcome,))[-1]
+    return {"id": post.message.id, "peer": peer, "trade": trade, "duplicate": isinstance(last, Duplicate)}
+
+
+@operation("peer.trades")
+def trades(context: Context, *, peer: str = "", after: str = "", limit: int = 100) -> Answer:
+    """A page of trades, with the last numbers each way and what waits."""
+    found: list[Json] = []
+    store = context.store
+    for name, trade in each(store):
+        if name <= after or (peer and trade.peer != peer):
+            continue
+        out = store.lane(OUTBOX_DESK, trade.peer, name)
+        inbound = store.lane(INBOX_DESK, trade.peer, name)
+        found.append(
+            {
+                "trade": name,
+                "peer": trade.peer,
+                "opened_at": view.instant_or_none(trade.opened_at),
+                "timeout_at": view.instant_or_none(trade.timeout_s * SECOND or None),
+                "signed": trade.signed,
+                "local_sequence": trade.base + (out.last_seq if out else 0),
+                "remote_sequence": heard(store, name),
+                "waiting": out.depth if out else 0,
+                "unprocessed": inbound.depth if inbound else 0,
+            }
+        )
+        if len(found) >= min(limit, PAGE_MAX):
+            break
+    return {"trades": found, "after": found[-1]["trade"] if len(found) >= min(limit, PAGE_MAX) else None}
+
+
+STATUS = {
+    State.READY: "pending",
+    State.LEASED: "sent",
+    State.RECEIVED: "sent",
+    State.DELIVERED: "acked",
+    State.PARKED: "pending",
+    State.UNCERTAIN: "sent",
+    State.CANCELLED: "failed",
+    State.EXPIRED: "expired",
+}
+
+
+def status(found: MessageView) -> str:
+    """pending, sent, acked, failed or expired."""
+    if found.state is State.DEAD:
+        return "expired" if found.reason == "deadline" else "failed"
+    return STATUS[found.state]
+
+
+@operation("peer.outbox")
+def outbox(
+    context: Context, *, peer: str | None = None, trade: str | None = None, waiting: bool = False, after: int = 0,
+    limit: int = 100,
+) -> Answer:  # fmt: skip
+    """A page of the outbox, oldest first; ``waiting``: only what is not finished."""
+    states = IN_LANE if waiting else frozenset[State]()
+    page = context.store.messages(Filter(OUTBOX_DESK, peer, trade, states=states), after, min(limit, PAGE_MAX))
+    known: dict[str, Trade | None] = {}
+    rows: list[Json] = []
+    for found in page:
+        message = found.message
+        if message.lane not in known:
+            kept = context.store.kept_value(TRADES, message.lane)
+            known[message.lane] = None if kept is None else decode(kept)
+        rows.append(
+            {
+                "id": message.id,
+                "trade": message.lane,
+                "peer": message.mailbox,
+                "kind": message.kind,
+                "sequence": number_of(known[message.lane], found.seq, message.headers),
+                "status": status(found),
+                "posted_at": view.instant_or_none(found.posted_at),
+                "attempts": found.attempts,
+                "expires_at": view.instant_or_none(found.expires_at),
+                "error": found.error or found.reason,
+            }
+        )
+    return {"messages": rows, "after": page[-1].number if len(page) >= min(limit, PAGE_MAX) else None}
+
+
+@operation("peer.peers")
+def peers(context: Context) -> Answer:
+    """Who is connected, and what was sent and received; known only while a peer runs."""
+    live = _running.get(context.access)
+    return {"running": live is not None, **(live() if live is not None else {"id": None, "addresses": [], "peers": []})}

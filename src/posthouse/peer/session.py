@@ -1,0 +1,262 @@
+"""What a peer takes, holds back or refuses, and what it says: the rules of direct messages, without socket or clock.
+
+    message → judge → Take      the next of its trade: it is recorded, then processed, then acknowledged
+                      Old       its number has passed: a copy is answered as the first was, anything else is a replay
+                      Early     a number before it is missing: it is held back, and the missing one is asked for
+                      Refused   it can never be taken: a failed acknowledgement with the reason
+
+In: messages with the peer that the stream has proven, and the time. Out: judgements, messages to send, verdicts on
+acknowledgements. The sender of a message must be the stream's own peer and the trade's other party. A trade in which
+the other party has signed once takes nothing unsigned from then on. It keeps what it must know of every trade in
+memory; whoever holds the engine writes it down.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ..control.peer import HEARD, TRADES, Trade, decode, each, heard, number_of
+from ..errors import BadFrame
+from ..libp2p.key import PrivateKey
+from ..libp2p.peer_id import PeerId
+from ..mailbox.command import Command, Keep, Verdict
+from ..mailbox.message import SECOND, Instant
+from ..mailbox.outcome import Delivery
+from ..mailbox.store import Store
+from . import frame
+from .frame import Direct
+from .signature import canonical, is_signed_by, sign
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a peer allows others."""
+
+    strangers: bool = True
+    """Whether the first message of a trade that is not known opens it, with its sender as the other party."""
+    signed_only: bool = False
+    """Whether unsigned messages are refused in every trade."""
+    sign: bool = True
+    """Whether our own messages are signed."""
+    trades_max: int = 100_000
+    trades_per_peer_max: int = 1_000
+    """Trades that one other peer may open with us."""
+    rate_per_s: float = 1_000.0
+    """Messages of one peer; 0: as many as come."""
+    burst: int = 2_000
+    gap_s: float = 600.0
+    """How long a missing number is waited for where the other side cannot say what became of it."""
+
+
+class Take(NamedTuple):
+    """The next message of its trade (or one without a number)."""
+
+    commands: tuple[Command, ...]
+    """To be applied with the post."""
+
+
+class Old(NamedTuple):
+    """Its number has passed."""
+
+
+class Early(NamedTuple):
+    """Numbers before it have not come."""
+
+    first: int
+    """The first that is missing."""
+
+
+class Refused(NamedTuple):
+    """It can never be taken."""
+
+    reason: str
+    """A word of the journal's list."""
+    error: str
+    """For the sender."""
+
+
+Judgement = Take | Old | Early | Refused
+
+
+class Bucket:
+    """How many messages of one peer are taken: ``rate_per_s`` on average, ``burst`` at once."""
+
+    __slots__ = ("_at_s", "_left", "_rules")
+
+    def __init__(self, rules: Rules, now_s: float) -> None:
+        self._rules = rules
+        self._left = float(rules.burst)
+        self._at_s = now_s
+
+    def wait_s(self, now_s: float) -> float:
+        """Take one; how long it has to wait for its turn."""
+        rate = self._rules.rate_per_s
+        if not rate:
+            return 0.0
+        self._left = min(float(self._rules.burst), self._left + max(now_s - self._at_s, 0.0) * rate)
+        self._at_s = now_s
+        self._left -= 1
+        return max(-self._left / rate, 0.0)
+
+    def give_back(self) -> None:
+        """The one that was taken did not wait for its turn."""
+        self._left += 1
+
+
+class Session:
+    """One peer's trades, and its own key."""
+
+    def __init__(self, key: PrivateKey, rules: Rules | None = None) -> None:
+        self.key = key
+        self.rules = rules or Rules()
+        self.me = str(PeerId.of(key.public))
+        self.trades: dict[str, Trade] = {}
+        self.heard: dict[str, int] = {}
+        """The highest number taken from the other side, by trade."""
+        self._by_peer: Counter[str] = Counter()
+        self._unwritten: set[str] = set()
+        """Trades that are known here and perhaps not in the store."""
+
+    def load(self, store: Store) -> None:
+        """Read what the store keeps of every trade."""
+        for name, trade in each(store):
+            self.know(name, trade)
+            self.heard[name] = heard(store, name)
+
+    def reload(self, name: str, value: bytes | None) -> None:
+        """Somebody else has changed a trade."""
+        if value is not None:
+            self.know(name, decode(value))
+
+    def know(self, name: str, trade: Trade) -> None:
+        """A trade as it is now."""
+        known = self.trades.get(name)
+        if known is None or known.peer != trade.peer:
+            self._by_peer[trade.peer] += 1
+            if known is not None:
+                self._by_peer[known.peer] -= 1
+        self.trades[name] = trade
+
+    def forget(self, name: str) -> tuple[Command, ...]:
+        """Know nothing more of a trade; what has to be applied for it."""
+        trade = self.trades.pop(name, None)
+        self.heard.pop(name, None)
+        if trade is not None:
+            self._by_peer[trade.peer] -= 1
+        return Keep(TRADES, name, None), Keep(HEARD, name, None)
+
+    def over(self, now: Instant, keep_s: float) -> list[str]:
+        """Trades that ended so long ago that nothing of them is needed any more."""
+        line = now - int(keep_s * SECOND)
+        return [
+            name
+            for name, trade in self.trades.items()
+            if max(trade.timeout_s * SECOND, trade.opened_at) < line and (trade.timeout_s or not self.heard.get(name))
+        ]
+
+    # What comes.
+
+    def judge(self, peer: str, message: Direct, now: Instant) -> Judgement:
+        """What is to be done with a message of a peer."""
+        if message.type not in frame.PRIVATE_TYPES:
+            return Refused("forbidden_type", "unknown message type")
+        if not message.message_id or not message.trade_id:
+            return Refused("malformed", "a message needs a message_id and a trade_id")
+        if message.from_peer != peer:
+            return Refused("spoofed", "from_peer is not the peer of this stream")
+        trade = self.trades.get(message.trade_id)
+        if trade is not None and trade.peer != peer:
+            return Refused("spoofed", "not a party of this trade")
+        if trade is None:
+            if not self.rules.strangers:
+                return Refused("unmatched", "unknown trade")
+            if len(self.trades) >= self.rules.trades_max or self._by_peer[peer] >= self.rules.trades_per_peer_max:
+                return Refused("full", "too many trades")
+        if message.signature:
+            if not is_signed_by(message, peer):
+                return Refused("auth", "the signature is not the sender's")
+        elif self.rules.signed_only or (trade is not None and trade.signed):
+            return Refused("auth", "this trade takes signed messages only")
+        return self._by_number(trade, peer, message, now)
+
+    def _by_number(self, trade: Trade | None, peer: str, message: Direct, now: Instant) -> Judgement:
+        name, number = message.trade_id, message.sequence_num
+        last = self.heard.get(name, 0)
+        if number and number <= last:
+            return Old()
+        if number > last + 1:
+            return Early(last + 1)
+        now_trade = Trade(peer, now) if trade is None else trade
+        if message.signature and not now_trade.signed:
+            now_trade = now_trade._replace(signed=True)
+        if message.swap_timeout > now_trade.timeout_s:
+            now_trade = now_trade._replace(timeout_s=message.swap_timeout)
+        commands: list[Command] = []
+        if now_trade != trade or name in self._unwritten:
+            # Known at once: whoever else changes the trade before this is written changes it as it is from now on.
+            self.know(name, now_trade)
+            self._unwritten.add(name)
+            commands.append(Keep(TRADES, name, now_trade.encode()))
+        if number:
+            commands.append(Keep(HEARD, name, str(number).encode()))
+        return Take(tuple(commands))
+
+    def took(self, message: Direct) -> None:
+        """It is recorded."""
+        self._unwritten.discard(message.trade_id)
+        if message.sequence_num:
+            self.heard[message.trade_id] = max(message.sequence_num, self.heard.get(message.trade_id, 0))
+
+    def skip(self, name: str, next_number: int) -> tuple[Command, ...]:
+        """The other side says that no number below this one will come any more; what has to be applied for it."""
+        if next_number - 1 <= self.heard.get(name, 0):
+            return ()
+        self.heard[name] = next_number - 1
+        return (Keep(HEARD, name, str(next_number - 1).encode()),)
+
+    # What goes.
+
+    def outgoing(self, delivery: Delivery) -> Direct:
+        """A message of the outbox as it is sent: numbered and signed. InvalidInput if it cannot be."""
+        message = delivery.message
+        headers = message.headers
+        direct = Direct(
+            message.kind,
+            message.lane,
+            headers.get("order_id", ""),
+            self.me,
+            frame.loads(message.body),
+            int(headers.get("timestamp", "0")),
+            message.id,
+            number_of(self.trades.get(message.lane), delivery.seq, headers),
+            True,
+            int(headers.get("swap_timeout", "0")),
+        )
+        return self.signed(direct)
+
+    def check(self, message: Direct) -> None:
+        """InvalidInput if a message can never be sent: it is too large, or cannot be signed."""
+        if self.rules.sign:
+            canonical(message)
+        frame.encode(message._replace(signature="x" * 88))
+
+    def signed(self, message: Direct) -> Direct:
+        """The message with our signature, if we sign."""
+        return sign(message, self.key) if self.rules.sign else message
+
+    def answer(self, message: Direct, success: bool, error: str, now: Instant, id: str) -> Direct:
+        """Our acknowledgement of a message. Unsigned: it counts on the stream that it comes on, and nowhere else."""
+        return frame.acknowledge(message, self.me, success, error, now // SECOND, id)
+
+    def verdict(self, peer: str, sent: Direct, answer: Direct) -> tuple[Verdict, str]:
+        """What an acknowledgement says of what we sent; BadFrame if it is not the one for it."""
+        ack = frame.acknowledged(answer)
+        if ack.message_id != sent.message_id:
+            raise BadFrame("an acknowledgement of another message came")
+        if answer.signature and not is_signed_by(answer, peer):
+            raise BadFrame("the signature of an acknowledgement is not the peer's")
+        if ack.success:
+            return Verdict.DELIVERED, ""
+        return Verdict.REJECTED, ack.error or "rejected"
