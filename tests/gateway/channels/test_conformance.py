@@ -15,6 +15,8 @@ from tests.gateway.channels.websocket_bench import WebSocketBench
 
 from posthouse.gateway.channels.conformance import CHECKS, Bench, Check, Lacking, name_of, tried
 
+pytestmark = pytest.mark.filterwarnings("ignore:Requiring AUTH while not requiring TLS")
+
 BENCHES: dict[str, Callable[[], Bench]] = {
     "webhook": WebhookBench,
     "websocket": WebSocketBench,

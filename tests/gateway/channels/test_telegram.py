@@ -82,6 +82,16 @@ def test_an_update_that_nobody_understands_is_passed_over_and_the_next_is_kept()
     run(story)
 
 
+def test_a_button_that_was_pressed_is_released_when_the_message_is_kept():
+    async def story(bench: TelegramBench, trial: Trial) -> None:
+        await bench.update({"callback_query": {"id": "55", "from": ANN, "data": "yes", "message": message()}})
+        released = ("answerCallbackQuery", {"callback_query_id": "55"})
+        await bench.changes.until(lambda: released in bench.calls, "the button is released")
+        assert [inbound.text for inbound in trial.desk.kept()] == ["yes"]
+
+    run(story)
+
+
 def test_while_there_is_no_room_the_update_waits_and_sending_goes_on():
     async def story(bench: TelegramBench, trial: Trial) -> None:
         trial.desk.full = True

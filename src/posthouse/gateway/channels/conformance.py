@@ -153,6 +153,8 @@ class Desk:
         """Cleared: handing over takes as long."""
         self.free.set()
         self.closed = False
+        self.late: list[str] = []
+        """What was called after the channel was closed."""
 
     async def receive(self, inbound: Inbound) -> Receipt:
         """As the gateway does it."""
@@ -188,6 +190,7 @@ class Desk:
 
     def _called(self, what: str) -> None:
         if self.closed:
+            self.late.append(what)
             raise NotConforming(f"{what} is called on the port of a channel that is closed")
 
     def kept(self) -> list[Inbound]:
@@ -312,7 +315,9 @@ async def trial(bench: Bench) -> AsyncIterator[Trial]:
             finally:
                 found.desk.free.set()
                 await found.channel.close()
+                found.desk.closed = True
                 await bench.close()
+        expect(not found.desk.late, f"after the end the port is called: {found.desk.late}")
         found.check_silence()
     finally:
         for logger, level in zip(loggers, levels, strict=True):

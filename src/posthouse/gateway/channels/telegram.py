@@ -37,6 +37,7 @@ OPTIONS: tuple[Setting, ...] = (
     Setting("timeout_s", Kind.SECONDS, 20.0, "How long the answer to a call may take.", least=0.1, most=600),
     Setting("answer_bytes_max", Kind.WHOLE, 16_777_216, "The largest answer that is read.", least=1_024, most=1 << 30),
 )
+ANSWER_S = 10.0
 TEXT_MAX = 4_096
 CAPTION_MAX = 1_024
 MEDIA_GROUP_MAX = 10
@@ -202,6 +203,15 @@ class Live:
                 raise Lost("the server sent something else than updates")
             for update in updates:
                 await account.updated(update)
+                if isinstance(update.get("callback_query"), dict):
+                    account.spawn(self._release(update["callback_query"].get("id")))
+
+    async def _release(self, query: Any) -> None:
+        """A button that was pressed turns until it is told that somebody noticed; if that fails, it stops by itself."""
+        try:
+            await self._call("answerCallbackQuery", {"callback_query_id": query}, ANSWER_S)
+        except (Offline, Unclear) as error:
+            log.debug("%r: a button was not released: %s", self._account, error)
 
     async def _polled(self, method: str, values: dict[str, Any], timeout_s: float) -> Any:
         try:
