@@ -14,8 +14,6 @@ from aiohttp import web
 
 MEDIA_TYPE = "application/problem+json"
 TYPE = "urn:posthouse:problem:"
-PROBLEM = "posthouse.problem"
-"""Under which a response carries its code."""
 
 
 class Kind(NamedTuple):
@@ -67,11 +65,9 @@ class Problem(Exception):
 
     def response(self) -> web.Response:
         """The answer."""
-        response = web.Response(
+        return web.Response(
             status=KINDS[self.code].status,
             body=json.dumps(self.document()).encode(),
             content_type=MEDIA_TYPE,
             headers=self.headers,
         )
-        response[PROBLEM] = self.code
-        return response

@@ -32,7 +32,7 @@ from ..listener import Listener, TooLarge, TooSlow, body
 from . import openapi, shape, status
 from .access import Access, check_tenant
 from .feed import Feed, Told
-from .problem import PROBLEM, Problem
+from .problem import Problem
 
 log = logging.getLogger("posthouse.gateway")
 
@@ -75,7 +75,7 @@ class Api:
         """Requests that wait for a message, and streams of events."""
         self.answers: Counter[str] = Counter()
         """Requests that were answered, by the code of the problem; ``ok`` where there was none."""
-        self.app = web.Application(middlewares=[self._counted, _answered])
+        self.app = web.Application(middlewares=[self._answered])
         self._route()
         self._listener = Listener(
             self.app, host, port, self._limits.connections_max, self._limits.head_s, min(LINGER_S, self._limits.body_s)
@@ -121,9 +121,17 @@ class Api:
         return self._listener.cut
 
     @web.middleware
-    async def _counted(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        response = await handler(request)
-        self.answers[response.get(PROBLEM, "ok")] += 1
+    async def _answered(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Turn every error into a problem, and count what was answered."""
+        try:
+            response = await handler(request)
+        except (ConnectionError, asyncio.CancelledError):
+            raise
+        except Exception as error:
+            problem = error if isinstance(error, Problem) else _problem_of(error)
+            self.answers[problem.code] += 1
+            return problem.response()
+        self.answers["ok"] += 1
         return response
 
     # Posting
@@ -337,32 +345,25 @@ def _event(told: Told) -> str:
     return f"id: {told.offset}\nevent: {event.event}\ndata: {json.dumps(plain)}\n\n"
 
 
-@web.middleware
-async def _answered(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Turn every error into a problem; nothing that went wrong inside is told outside."""
-    try:
-        return await handler(request)
-    except Problem as problem:
-        return problem.response()
-    except TooLarge as error:
-        return Problem("too_large", str(error)).response()
-    except TooSlow as error:
-        return Problem("too_slow", str(error), {"Connection": "close"}).response()
-    except InvalidInput as error:
-        return Problem("invalid", str(error)).response()
-    except StoreError as error:
-        log.warning("a request to the API found no store: %s", error)
-        return Problem("unavailable", "try again", {"Retry-After": str(RETRY_AFTER_S)}).response()
-    except web.HTTPNotFound:
-        return Problem("not_found", "there is no such address; /v1/openapi.json lists them").response()
-    except web.HTTPMethodNotAllowed as error:
-        allowed = ", ".join(sorted(error.allowed_methods))
-        return Problem("method_not_allowed", f"allowed is {allowed}", {"Allow": allowed}).response()
-    except web.HTTPException as error:
-        code = "too_large" if error.status == 413 else "invalid"
-        return Problem(code, error.reason or "not a request that is taken").response()
-    except (ConnectionError, asyncio.CancelledError):
-        raise
-    except Exception:
-        log.exception("a request to the API failed")
-        return Problem("internal", "the gateway's log says more").response()
+def _problem_of(error: Exception) -> Problem:
+    """What is told of an error; nothing of what went wrong inside."""
+    match error:
+        case TooLarge():
+            return Problem("too_large", str(error))
+        case TooSlow():
+            return Problem("too_slow", str(error), {"Connection": "close"})
+        case InvalidInput():
+            return Problem("invalid", str(error))
+        case StoreError():
+            log.warning("a request to the API found no store: %s", error)
+            return Problem("unavailable", "try again", {"Retry-After": str(RETRY_AFTER_S)})
+        case web.HTTPNotFound():
+            return Problem("not_found", "there is no such address; /v1/openapi.json lists them")
+        case web.HTTPMethodNotAllowed():
+            allowed = ", ".join(sorted(error.allowed_methods))
+            return Problem("method_not_allowed", f"allowed is {allowed}", {"Allow": allowed})
+        case web.HTTPException():
+            code = "too_large" if error.status == 413 else "invalid"
+            return Problem(code, error.reason or "not a request that is taken")
+    log.error("a request to the API failed", exc_info=error)
+    return Problem("internal", "the gateway's log says more")
