@@ -26,7 +26,6 @@ from ..mailbox.event import Event
 from ..mailbox.message import SECOND, Instant, State
 from ..mailbox.store import MessageView
 from .channel import Permanent, Port, RateLimited, Sending, Sent, Transient, Unclear
-from .courier import IMPORT_ORIGIN
 from .handlers.command import words_of
 from .handlers.http import retry_after_s
 from .letter import INBOUND_DESK, OUTBOUND_DESK, Json, Outbound, Part, outbound_mailbox
@@ -115,9 +114,9 @@ class Alerts:
 
     def _alert(self, view: MessageView, died_at: Instant, event: Event | None = None) -> list[Command]:
         message = view.message
-        if message.sender == IMPORT_ORIGIN:
-            return []  # it died elsewhere, long ago
         reason = (event.reason if event else view.reason) or ""
+        if view.attempts == 0 and reason != "deadline":
+            return []  # nobody tried it here: it was imported, and died elsewhere long ago
         error = (event.error if event else view.error) or ""
         log.error(
             "dead letter %s of %s %s, lane %s, after %d attempts: %s%s",

@@ -49,7 +49,7 @@ OFFLINE_S = 1.0
 """How long a send waits for another connection where the one it had is gone; then the message goes back."""
 PAGE = 100
 IMPORT_ORIGIN = "import"
-"""Who posted what other programs began to send: our keys were never given for it, so it is not sent again by itself."""
+"""Who posted what other programs began to send. Our keys were never given for that, so nobody can be asked about it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,9 +321,9 @@ class Courier:
         except InvalidInput:
             return None
         ref, index = view.message.ref, min(view.progress, len(outbound.parts) - 1)
+        if outbound.origin == IMPORT_ORIGIN and view.attempts == 0:
+            return None
         if self.channel.idempotent:
-            if outbound.origin == IMPORT_ORIGIN:
-                return None
             return Settle(ref, None, Verdict.RETRY, self._engine.now(), "not_sent", view.error, self.mailbox)
         found = await self.find_out(Sending(outbound, index, key_of(outbound, index), view.attempts))
         if found is Reconciled.UNKNOWN:
