@@ -25,6 +25,9 @@ from .upgrade import Upgrade
 from .yamux import Flow
 
 
+_FEW_STREAMS = 4
+
+
 class Owner(Protocol):
     """What a connection needs of its host."""
 
@@ -309,6 +312,11 @@ class Connection(asyncio.Protocol):
         if not self._flushing:
             self._flushing = True
             self.loop.call_soon(self._flush)
+
+    def flush_if_few(self) -> None:
+        """Whoever waits for an answer has said all; with few streams nobody else has more to add in this turn."""
+        if self._flushing and len(self.session.flows) <= _FEW_STREAMS:
+            self._flush()
 
     def _flush(self) -> None:
         self._flushing = False

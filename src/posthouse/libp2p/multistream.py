@@ -11,6 +11,7 @@ bounded, and so is the number of proposals.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 from . import varint
 from .errors import MultistreamError, NotSupported, VarintError
@@ -21,6 +22,7 @@ PROPOSALS_MAX = 32
 _NONE = "na"
 
 
+@lru_cache(maxsize=512)
 def line(text: str) -> bytes:
     """A line as it is sent."""
     data = text.encode()
@@ -59,35 +61,42 @@ class _Negotiation:
 
     def receive(self, data: bytes | bytearray | memoryview) -> bool:
         """Take bytes; True when a protocol is agreed on. Raises MultistreamError, or NotSupported."""
-        self._buffer += data
-        while self.protocol is None:
-            try:
-                found = varint.decode(self._buffer)
-            except VarintError as error:
-                raise MultistreamError(f"no line: {error}") from None
-            if found is None:
-                return False
-            size, start = found
+        buffer = self._buffer
+        buffer += data
+        if not self._greeted and buffer.startswith(_GREETING_LINE):
+            del buffer[: len(_GREETING_LINE)]
+            self._greeted = True
+            self._greet()
+        while self.protocol is None and buffer:
+            size, start = buffer[0], 1
+            if size >= 0x80:
+                found = self._long(buffer)
+                if found is None:
+                    return False
+                size, start = found
             if not 0 < size <= LINE_BYTES_MAX:
                 raise MultistreamError(f"a line of {size} bytes; 1 to {LINE_BYTES_MAX} are taken")
-            if len(self._buffer) < start + size:
+            end = start + size
+            if len(buffer) < end:
                 return False
-            raw = bytes(self._buffer[start : start + size])
-            del self._buffer[: start + size]
+            raw = bytes(buffer[start:end])
+            del buffer[:end]
             if raw[-1:] != b"\n":
                 raise MultistreamError("a line without its end")
+            if not self._greeted:
+                raise MultistreamError(f"not a greeting: {raw[:60]!r}")
             try:
                 text = raw[:-1].decode()
             except UnicodeDecodeError:
                 raise MultistreamError("a line that is not UTF-8") from None
-            if self._greeted:
-                self._line(text)
-            elif text == GREETING:
-                self._greeted = True
-                self._greet()
-            else:
-                raise MultistreamError(f"not a greeting: {text[:60]!r}")
-        return True
+            self._line(text)
+        return self.protocol is not None
+
+    def _long(self, buffer: bytearray) -> tuple[int, int] | None:
+        try:
+            return varint.decode(buffer)
+        except VarintError as error:
+            raise MultistreamError(f"no line: {error}") from None
 
     def _greet(self) -> None:
         """The other side has greeted."""

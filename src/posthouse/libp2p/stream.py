@@ -148,6 +148,7 @@ class Stream:
 
     async def _readable(self) -> None:
         assert self._reader is None, "two coroutines read the same stream"
+        self.connection.flush_if_few()
         self._reader = self.connection.loop.create_future()
         try:
             await self._reader

@@ -27,16 +27,29 @@ from posthouse.libp2p.peer_id import PeerId
 from posthouse.libp2p.stream import Stream
 
 RESET = "/test/reset/1"
-Words = Callable[[], list[str]]
+SLOW = [pytest.mark.slow, pytest.mark.timeout(1_500)]
+PEERS = [
+    pytest.param(node_peer, id="js"),
+    pytest.param(go_peer, id="go", marks=SLOW),
+    pytest.param(python_peer, id="py", marks=SLOW),
+]
 
-every = pytest.mark.parametrize(
-    "words",
-    [
-        pytest.param(node_peer, id="js"),
-        pytest.param(go_peer, id="go", marks=[pytest.mark.slow, pytest.mark.timeout(1_500)]),
-        pytest.param(python_peer, id="py", marks=[pytest.mark.slow, pytest.mark.timeout(1_500)]),
-    ],
-)
+
+@pytest.fixture(params=PEERS)
+def words(request: pytest.FixtureRequest) -> list[str]:
+    """The words that start a foreign peer of each kind, which is built before the test's own time begins."""
+    build: Callable[[], list[str]] = request.param
+    return build()
+
+
+@pytest.fixture
+def go() -> list[str]:
+    return go_peer()
+
+
+@pytest.fixture
+def all_kinds() -> list[list[str]]:
+    return [go_peer(), node_peer(), python_peer()]
 
 
 async def first_byte_then_reset(stream: Stream) -> None:
@@ -66,10 +79,9 @@ async def there_and_back(host: Watched, peer: PeerId, size: int) -> bool:
         return back == body and await stream.read() == b""
 
 
-@every
 @within(120)
-async def test_streams_go_both_ways_whoever_dialled(words: Words) -> None:
-    async with hosts(1) as (host,), foreign(words()) as other:
+async def test_streams_go_both_ways_whoever_dialled(words: list[str]) -> None:
+    async with hosts(1) as (host,), foreign(words) as other:
         for we_dial in (True, False):
             if we_dial:
                 await host.dial(other.address)
@@ -92,10 +104,9 @@ async def test_streams_go_both_ways_whoever_dialled(words: Words) -> None:
         await until(lambda: connection.session.unread_bytes == 0)
 
 
-@every
 @within(120)
-async def test_both_sides_see_who_comes_and_goes(words: Words) -> None:
-    async with hosts(1) as (host,), foreign(words()) as other:
+async def test_both_sides_see_who_comes_and_goes(words: list[str]) -> None:
+    async with hosts(1) as (host,), foreign(words) as other:
         me = str(host.peer_id)
         for number, (we_dial, we_leave) in enumerate([(1, 1), (1, 0), (0, 1), (0, 0)], 1):
             if we_dial:
@@ -113,10 +124,9 @@ async def test_both_sides_see_who_comes_and_goes(words: Words) -> None:
             assert host.saw(Connected) == number
 
 
-@every
 @within(120)
-async def test_resets_and_unknown_protocols_are_understood(words: Words) -> None:
-    async with hosts(1) as (host,), foreign(words()) as other:
+async def test_resets_and_unknown_protocols_are_understood(words: list[str]) -> None:
+    async with hosts(1) as (host,), foreign(words) as other:
         host.handle(RESET, first_byte_then_reset)
         await host.dial(other.address)
         peer = await met(host, other)
@@ -137,10 +147,9 @@ async def test_resets_and_unknown_protocols_are_understood(words: Words) -> None
         assert (await other.do("echo", peer=str(host.peer_id), size=10_000))["same"]
 
 
-@every
 @within(120)
-async def test_forty_reconnects_leave_nothing_behind(words: Words) -> None:
-    async with hosts(1) as (host,), foreign(words()) as other:
+async def test_forty_reconnects_leave_nothing_behind(words: list[str]) -> None:
+    async with hosts(1) as (host,), foreign(words) as other:
         files = 0
         process = psutil.Process()
         for number in range(1, 41):
@@ -162,11 +171,10 @@ async def test_forty_reconnects_leave_nothing_behind(words: Words) -> None:
         gc.collect()
 
 
-@every
 @within(120)
-async def test_garbage_ends_the_connection_and_a_new_one_works(words: Words) -> None:
+async def test_garbage_ends_the_connection_and_a_new_one_works(words: list[str]) -> None:
     # Not everybody hangs up on garbage; who only falls silent is missed.
-    async with hosts(1, keepalive_s=1.0, keepalive_wait_s=1.0, tick_s=0.2) as (host,), foreign(words()) as other:
+    async with hosts(1, keepalive_s=1.0, keepalive_wait_s=1.0, tick_s=0.2) as (host,), foreign(words) as other:
         for number, garbage in enumerate((b"\x07" * 64, bytes(5)), 1):
             connection = await host.dial(other.address)
             peer = await met(host, other)
@@ -181,10 +189,9 @@ async def test_garbage_ends_the_connection_and_a_new_one_works(words: Words) -> 
         assert await there_and_back(host, peer, 1_000)
 
 
-@every
 @within(120)
-async def test_a_peer_that_is_killed_is_missed_at_once(words: Words) -> None:
-    async with hosts(1) as (host,), foreign(words()) as other:
+async def test_a_peer_that_is_killed_is_missed_at_once(words: list[str]) -> None:
+    async with hosts(1) as (host,), foreign(words) as other:
         await host.dial(other.address)
         peer = await met(host, other)
         stream = await host.open_stream(peer, ECHO)
@@ -200,10 +207,9 @@ async def test_a_peer_that_is_killed_is_missed_at_once(words: Words) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1_500)
-@pytest.mark.parametrize("words", [go_peer, node_peer, python_peer], ids=["go", "js", "py"])
 @within(120)
-async def test_a_peer_that_is_frozen_is_missed_within_thirty_seconds(words: Words) -> None:
-    async with hosts(1) as (host,), foreign(words()) as other:
+async def test_a_peer_that_is_frozen_is_missed_within_thirty_seconds(words: list[str]) -> None:
+    async with hosts(1) as (host,), foreign(words) as other:
         loop = asyncio.get_running_loop()
         await host.dial(other.address)
         peer = await met(host, other)
@@ -220,26 +226,26 @@ async def test_a_peer_that_is_frozen_is_missed_within_thirty_seconds(words: Word
 @pytest.mark.slow
 @pytest.mark.timeout(1_500)
 @within(300)
-async def test_gossip_reaches_everybody_in_a_mesh_of_mixed_peers() -> None:
+async def test_gossip_reaches_everybody_in_a_mesh_of_mixed_peers(all_kinds: list[list[str]]) -> None:
     topic, each = "/test/news/1", 10
     async with contextlib.AsyncExitStack() as stack:
         ours = await stack.enter_async_context(hosts(3))
         gossips = [await stack.enter_async_context(Gossip(host, host._key)) for host in ours]
         subscriptions = [gossip.subscribe(topic) for gossip in gossips]
-        kinds = [go_peer, node_peer, python_peer, go_peer]
-        theirs = [await stack.enter_async_context(foreign(words())) for words in kinds]
+        kinds = [*all_kinds, all_kinds[0]]
+        theirs = [await stack.enter_async_context(foreign(words)) for words in kinds]
         for other in theirs:
             await other.do("join", topic=topic)
         # A ring of seven, so that nobody hears everything from its author: ours stand between theirs.
-        go, js, py, go2 = theirs
+        first, js, py, last = theirs
         one, two, three = ours
-        await one.dial(go.address)
-        await go.do("dial", addr=str(two.address))
+        await one.dial(first.address)
+        await first.do("dial", addr=str(two.address))
         await two.dial(js.address)
         await js.do("dial", addr=str(three.address))
         await three.dial(py.address)
-        await py.do("dial", addr=str(go2.address))
-        await go2.do("dial", addr=str(one.address))
+        await py.do("dial", addr=str(last.address))
+        await last.do("dial", addr=str(one.address))
         for host in ours:
             await until(lambda h=host: h.saw(Identified) >= 2)
         for gossip in gossips:
@@ -271,9 +277,9 @@ async def test_gossip_reaches_everybody_in_a_mesh_of_mixed_peers() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1_500)
 @within(120)
-async def test_an_address_of_somebody_else_is_refused_by_every_dialler() -> None:
+async def test_an_address_of_somebody_else_is_refused_by_every_dialler(go: list[str]) -> None:
     async with hosts(2) as (host, other_host):
-        async with foreign(go_peer()) as other:
+        async with foreign(go) as other:
             wrong = Multiaddr.parse(other.address).bare().at(other_host.peer_id)
             with pytest.raises(DialFailed, match="who answers"):
                 await host.dial(wrong)
