@@ -8,7 +8,7 @@ from typing import IO, Any
 
 from tests.gateway.channels.setups import setup
 
-from posthouse.gateway.channels.conformance import Bench
+from posthouse.gateway.channels.bench import Bench
 from posthouse.gateway.channels.console import Console
 
 

@@ -22,7 +22,7 @@ from pymap.imap import IMAPServer
 from pysasl.hashing import BuiltinHash
 from tests.gateway.channels.setups import setup
 
-from posthouse.gateway.channels.conformance import Bench
+from posthouse.gateway.channels.bench import Bench
 from posthouse.gateway.channels.email import Email
 
 USER, PASSWORD = "bot@example.org", "h0rse-battery-staple"

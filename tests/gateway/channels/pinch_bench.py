@@ -15,7 +15,7 @@ from posthouse.agent import Agent
 from posthouse.agent import desk as agent_desk
 from posthouse.agent.book import Book
 from posthouse.agent.identity import FILE_NAME, Identity
-from posthouse.gateway.channels.conformance import DEADLINE_S, Bench
+from posthouse.gateway.channels.bench import DEADLINE_S, Bench
 from posthouse.gateway.channels.pinch import Pinch
 from posthouse.stores.sqlite import SqliteStore
 

@@ -8,7 +8,7 @@ from typing import Any
 from aiohttp import web
 from tests.gateway.channels.setups import setup
 
-from posthouse.gateway.channels.conformance import Bench
+from posthouse.gateway.channels.bench import Bench
 from posthouse.gateway.channels.telegram import Telegram
 
 TOKEN = "123456:AAtest-Token_of_a_bot"

@@ -9,7 +9,7 @@ from typing import Any
 from tests.gateway.channels.console_bench import ConsoleBench
 
 from posthouse.gateway.channel import Permanent, Sent, Unclear
-from posthouse.gateway.channels.conformance import Trial, trial
+from posthouse.gateway.channels.bench import Trial, trial
 from posthouse.gateway.letter import Media, Outbound, Part
 
 

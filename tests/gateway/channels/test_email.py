@@ -14,7 +14,7 @@ from tests.relay.test_tls import make_certificate
 
 from posthouse.errors import ConfigError
 from posthouse.gateway.channel import Offline, Reconciled, Reconciles, Sent, Transient
-from posthouse.gateway.channels.conformance import Trial, trial
+from posthouse.gateway.channels.bench import Trial, trial
 from posthouse.gateway.channels.email import Email
 from posthouse.gateway.channels.imap import Imap, ImapError
 from posthouse.gateway.letter import Outbound, Part, Reply

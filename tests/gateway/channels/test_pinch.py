@@ -12,7 +12,7 @@ from tests.gateway.channels.setups import setup
 
 from posthouse.errors import ConfigError
 from posthouse.gateway.channel import Offline, Permanent, Reconciled, Sent
-from posthouse.gateway.channels.conformance import DEADLINE_S, Trial, trial
+from posthouse.gateway.channels.bench import DEADLINE_S, Trial, trial
 from posthouse.gateway.channels.pinch import Pinch, id_of
 from posthouse.gateway.letter import Media, Outbound, Part
 

@@ -11,6 +11,7 @@ from tests.gateway.channels.setups import setup
 from tests.gateway.channels.websocket_bench import TOKEN, WebSocketBench
 
 from posthouse.gateway.channel import Port, Receipt, SendError, Sending, Sent, Transient, Unclear
+from posthouse.gateway.channels import bench
 from posthouse.gateway.channels import conformance as kit
 from posthouse.gateway.channels.websocket import Live, WebSocket
 from posthouse.gateway.letter import Inbound
@@ -154,7 +155,7 @@ FAULTS: list[tuple[type[Faulty], kit.Check]] = [
 
 @pytest.mark.parametrize(("fault", "check"), FAULTS, ids=[f"{f.__name__}-{kit.name_of(c)}" for f, c in FAULTS])
 def test_the_kit_finds_the_fault(fault: type[Faulty], check: kit.Check, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(kit, "DEADLINE_S", 1.5)
+    monkeypatch.setattr(bench, "DEADLINE_S", 1.5)
 
     class FaultyBench(WebSocketBench):
         def channel(self) -> WebSocket:

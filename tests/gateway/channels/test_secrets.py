@@ -16,7 +16,7 @@ import pytest
 from tests.gateway.channels import email_bench, telegram_bench, webhook_bench, websocket_bench
 from tests.unit.cli.house import House
 
-from posthouse.gateway.channels.conformance import Bench, Changes
+from posthouse.gateway.channels.bench import Bench, Changes
 
 pytestmark = pytest.mark.filterwarnings("ignore:Requiring AUTH while not requiring TLS")
 

@@ -12,7 +12,7 @@ from tests.gateway.channels.telegram_bench import CHAT, TOKEN, TelegramBench
 
 from posthouse.errors import ConfigError
 from posthouse.gateway.channel import Offline, Permanent, RateLimited, SendError, Sending, Sent, Unclear
-from posthouse.gateway.channels.conformance import Trial, trial
+from posthouse.gateway.channels.bench import Trial, trial
 from posthouse.gateway.channels.telegram import Telegram, call_of
 from posthouse.gateway.letter import Inbound, Media, Outbound, Part
 

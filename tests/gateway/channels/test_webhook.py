@@ -14,7 +14,7 @@ from tests.gateway.channels.webhook_bench import ANSWERS, KEY, WebhookBench
 
 from posthouse.errors import ConfigError
 from posthouse.gateway.channel import Permanent, RateLimited, SendError, Sent, Transient, Unclear
-from posthouse.gateway.channels.conformance import Trial, trial
+from posthouse.gateway.channels.bench import Trial, trial
 from posthouse.gateway.channels.webhook import Webhook, retry_after_s
 from posthouse.gateway.letter import Media, Outbound, Part
 from posthouse.gateway.signature import Key, signed

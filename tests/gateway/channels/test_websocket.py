@@ -12,7 +12,7 @@ from tests.gateway.channels.websocket_bench import TOKEN, WebSocketBench
 
 from posthouse.errors import ConfigError
 from posthouse.gateway.channel import Offline, Reconciled, Sent, Unclear
-from posthouse.gateway.channels.conformance import Trial, trial
+from posthouse.gateway.channels.bench import Trial, trial
 from posthouse.gateway.channels.websocket import WebSocket
 
 

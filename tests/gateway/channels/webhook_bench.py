@@ -13,7 +13,7 @@ from aiohttp import web
 from standardwebhooks.webhooks import Webhook as Judge
 from tests.gateway.channels.setups import setup
 
-from posthouse.gateway.channels.conformance import Bench
+from posthouse.gateway.channels.bench import Bench
 from posthouse.gateway.channels.webhook import Webhook
 from posthouse.gateway.signature import Key, signed
 

@@ -8,7 +8,7 @@ from typing import Any
 from aiohttp import WSMsgType, web
 from tests.gateway.channels.setups import setup
 
-from posthouse.gateway.channels.conformance import Bench
+from posthouse.gateway.channels.bench import Bench
 from posthouse.gateway.channels.websocket import WebSocket
 
 TOKEN = "t0ken-of-the-socket"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import email.utils
 import hashlib
 import json
+import logging
 import time
 from collections.abc import Mapping
 
@@ -25,6 +26,8 @@ from ..signature import ID, Key, signed, verified
 from ..target import Guard, is_refusal, networks
 from .account import PASSING, Account
 from .plain import inbound_from, outbound_as_json
+
+log = logging.getLogger("posthouse.gateway")
 
 KIND = "webhook"
 OPTIONS: tuple[Setting, ...] = (
@@ -137,6 +140,7 @@ class Webhook(Account):
         )
         if self._listener is not None:
             await self._listener.start()
+            log.info("%r listens on port %d", self, self._listener.port)
         self.came_up("http")
 
     async def shut(self) -> None:
