@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -79,12 +80,18 @@ async def converse(folder: Path, kind: Kind, kills: int, seed: int) -> None:
 
 async def finished(gateway: GatewayProcess, network: WsNetwork) -> None:
     """Wait until nothing is under way any more."""
+
+    def over(desks: dict[str, dict[str, int]]) -> bool:
+        under_way = sum(desks[d].get(s, 0) for d in (INBOUND_DESK, OUTBOUND_DESK) for s in ("ready", "leased"))
+        return not network.unreceived and not under_way
+
+    await finished_desks(gateway, over)
+
+
+async def finished_desks(gateway: GatewayProcess, over: Callable[[dict[str, dict[str, int]]], bool]) -> None:
+    """Ask the gateway how many messages its desks have in each state, until that is enough."""
     async with asyncio.timeout(280):
-        while True:
-            desks = await stats(gateway)
-            under_way = sum(desks[d].get(s, 0) for d in (INBOUND_DESK, OUTBOUND_DESK) for s in ("ready", "leased"))
-            if not network.unreceived and not under_way:
-                return
+        while not over(await stats(gateway)):  # noqa: ASYNC110 (another process)
             await asyncio.sleep(0.3)
 
 

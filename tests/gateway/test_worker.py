@@ -213,11 +213,11 @@ def test_replies_may_be_texts_lists_or_returned_refusals(house: House) -> None:
 
 def test_a_handler_keeps_its_lease_while_it_works(house: House) -> None:
     async def handle(work: Work) -> str:
-        await asyncio.sleep(1.0)
+        await asyncio.sleep(2.5)
         return "done"
 
     async def case() -> None:
-        async with Scene(house, handle, NO_WAIT, QUICK_IN.replace(lease_s=0.3)) as scene:
+        async with Scene(house, handle, NO_WAIT, QUICK_IN.replace(lease_s=1.0)) as scene:
             await scene.post(said("chat", 1))
             scene.worker.start()
             await scene.all_are(1, State.DELIVERED)

@@ -94,6 +94,8 @@ class Worker:
         self._jobs: dict[str, _Job] = {}
         self._room = asyncio.Event()
         self._room.set()
+        self._backlog = False
+        """More is due than there are places: who settles takes the next in the same commit."""
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -108,6 +110,7 @@ class Worker:
         if not self._tasks:
             return
         tasks, self._tasks = self._tasks, []
+        self._backlog = False
         tasks[0].cancel()
         await asyncio.gather(tasks[0], return_exceptions=True)
         running = [job.task for job in self._jobs.values() if job.task is not None]
@@ -134,7 +137,10 @@ class Worker:
         while True:
             await self._room.wait()
             free = self._limits.slots - len(self._jobs)
-            want = min(want, free, LEASES_MAX)
+            if free <= 0:
+                self._room.clear()  # who settled has taken the next one itself
+                continue
+            want = max(1, min(want, free, LEASES_MAX))
             with self._engine.bell.ticket(self._desk, None) as ticket:
                 try:
                     taken = await self._lease(want)
@@ -144,7 +150,8 @@ class Worker:
                     log.error("nothing can be taken for now: %s", error)
                     await asyncio.sleep(STORE_PAUSE_S)
                     continue
-                if taken == want:
+                self._backlog = taken == want
+                if self._backlog:
                     want *= 2
                     continue
                 want = max(1, taken)
@@ -152,18 +159,25 @@ class Worker:
 
     async def _lease(self, count: int) -> int:
         """Take up to so many lanes' next messages, and start on them; how many there were."""
-        leases = [Lease(self._desk, None, next(self._tokens), self._holder) for _ in range(count)]
-        self._asked.update(lease.token for lease in leases)
+        leases = [self._next_lease() for _ in range(count)]
         outcomes = await self._engine.apply(*leases)
-        taken = 0
-        for lease, outcome in zip(leases, outcomes, strict=True):
-            self._asked.discard(lease.token)
-            # The desk is there, so the engine has no reason to refuse.
-            assert isinstance(outcome, Leased)
-            if outcome.deliveries:
-                taken += 1
-                self._begin(_Job(lease.token, outcome.deliveries))
-        return taken
+        return sum(self._taken(outcome) for outcome in outcomes)
+
+    def _next_lease(self) -> Lease:
+        lease = Lease(self._desk, None, next(self._tokens), self._holder)
+        self._asked.add(lease.token)
+        return lease
+
+    def _taken(self, outcome: Outcome) -> bool:
+        """Start on what was taken, if something was."""
+        # The desk is there, so the engine has no reason to refuse.
+        assert isinstance(outcome, Leased)
+        if not self._tasks:
+            return False  # told to stop meanwhile: it is given back with what was asked for
+        self._asked.discard(outcome.token)
+        if outcome.deliveries:
+            self._begin(_Job(outcome.token, outcome.deliveries))
+        return bool(outcome.deliveries)
 
     def _begin(self, job: _Job) -> None:
         self._jobs[job.token] = job
@@ -193,8 +207,7 @@ class Worker:
         try:
             await self._settle(job, commands)
         except EngineClosed:
-            pass  # the next process finds the lease, and takes it from there
-        self._over(job)
+            self._over(job)  # the next process finds the lease, and takes it from there
 
     async def _handled(self, job: _Job) -> list[Command]:
         """Have it handled; how it is to be settled."""
@@ -245,27 +258,37 @@ class Worker:
         ]
 
     async def _settle(self, job: _Job, commands: list[Command]) -> None:
+        """Settle it and, where more is due than there are places, take the next in its place in the same commit."""
+        lease = self._next_lease() if self._backlog else None
+        following: Outcome | None = None
         while True:
             try:
-                outcome = (await self._engine.apply(*commands))[0]
+                outcomes = await self._engine.apply(*commands, *([] if lease is None else [lease]))
             except EngineClosed:
                 raise
             except StoreError as error:
                 # Whether it took effect may be unknown: if it did, the repeat finds no lease and does nothing.
                 log.error("%s is not settled yet: %s", job.deliveries[-1].message.id, error)
+                lease = None
                 await asyncio.sleep(STORE_PAUSE_S)
                 continue
+            outcome = outcomes[0]
+            if lease is not None:
+                following, lease = outcomes[-1], None
             if isinstance(outcome, Refused) and isinstance(commands[0], Together):
                 # The reply cannot be stored (oversize), and so never could be.
                 job.what, job.replies = "rejected", 0
                 commands = self._all(job, Verdict.REJECTED, error=_refusal(outcome))
                 continue
-            if isinstance(outcome, FAILURES):
-                job.what, job.replies = "fenced", 0
-                log.warning("%s was handled, but its lease was lost: dropped", job.deliveries[-1].message.id)
-            setattr(self.stats, job.what, getattr(self.stats, job.what) + len(job.deliveries))
-            self.stats.replies += job.replies
-            return
+            break
+        if isinstance(outcome, FAILURES):
+            job.what, job.replies = "fenced", 0
+            log.warning("%s was handled, but its lease was lost: dropped", job.deliveries[-1].message.id)
+        setattr(self.stats, job.what, getattr(self.stats, job.what) + len(job.deliveries))
+        self.stats.replies += job.replies
+        self._over(job)
+        if following is not None and not self._taken(following):
+            self._backlog = False
 
     # Renewing.
 
