@@ -32,3 +32,12 @@ def spark() -> Iterator[SparkSession]:
     )
     with session.start(settings) as started:
         yield started
+
+
+@pytest.fixture(scope="session")
+def connect() -> Iterator[str]:
+    """The URL of a Spark Connect server."""
+    from tests.pipeline.daemon import connect_server
+
+    with connect_server() as url:
+        yield url

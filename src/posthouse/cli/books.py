@@ -215,6 +215,8 @@ def forget(
         [(each["segment"], each["events"]) for each in done["segments"]],
         "No segment of the journal holds any.",
     )
+    for name in done["unread"]:
+        session.say(f"{name} cannot be read: nobody can tell whether it holds any.")
     if done["segments"]:
         session.say("These segments still hold them. Messages that it sent are in the mailboxes of others.")
 

@@ -1,6 +1,6 @@
 """The job: takes new segments into the lake, batch by batch, each exactly once.
 
-In: a journal, a lake, a Spark session. Out: the lake's tables. All reading and writing of tables is in here.
+In: a journal, a lake, a Spark session. Out: the lake's tables, read and written through ``tables``.
 
 A batch goes through stages: planned → events → messages → attempts → anomalies → partials → carried → segments →
 committed, and at the end of a run the derived tables. Every write carries the batch's number (Delta's txnAppId and
@@ -11,33 +11,28 @@ is read at the versions that its plan recorded.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidInput, StoreCorrupt
-from . import bronze, finding, ledger, offsets, schema
+from . import bronze, check, ledger, offsets, schema
 from .bronze import REJECTED, File, Journal, Segment
 from .finding import Finding
 from .ledger import APPEND, REBUILD, RECOMPUTE, Ledger, Plan, State
 from .offsets import Ranges
+from .tables import FILES, GOLD, SILVER, STATE_TABLES, Tables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-APP_ID = "posthouse-books"
 BATCH_EVENTS = 25_000_000
 """Events of one batch, unless a segment alone has more."""
 STRAYS_MAX = 50_000
 """Finished messages that one batch may change one by one; beyond that all is computed anew."""
-FILES = "files"
-"""The part of the anomalies that speaks of files; each batch replaces it."""
-
 KEY = schema.IDENTITY
-SILVER = ("messages", "attempts", "anomalies", "partials", "carried")
-GOLD = ("books", "latency", "depth", "availability", "deadletters", "outages")
-STATE_TABLES = ("events", *SILVER, "segments")
+TAKING_IN = ("events", *SILVER, "segments")
 STAGES = ("planned", "events", *SILVER, "segments", "committed", *GOLD, "done")
 
 Report = Callable[[int, int | None, str], None]
@@ -94,9 +89,11 @@ class Job:
     ) -> None:
         self.ledger = Ledger(lake)
         self._session = functools.cache(lambda: _prepared(session()))
+        self.tables = Tables(self.ledger, self._session)
         self._report = report
         self._stage = stage
         self._batch_events = batch_events
+        self._done, self._under_way, self._total = 0, 0, 0
 
     @property
     def spark(self) -> SparkSession:
@@ -115,10 +112,11 @@ class Job:
         with self.ledger.alone("compact"):
             self._refuse_unfinished("compact")
             done = {}
-            for name in self._tables():
-                done[name] = self._optimize(name)
+            for name in self.tables.names():
+                done[name] = self.tables.optimize(name)
                 if retain_h is not None:
-                    self._vacuum(name, retain_h)
+                    self.tables.vacuum(name, retain_h)
+            self.ledger.tidy()
             return done
 
     def forget(self, mailbox: str, journal: str | None) -> dict[str, Any]:
@@ -132,23 +130,28 @@ class Job:
             if self.ledger.has("events"):
                 from pyspark.sql import functions as F
 
-                erased = self._load("events").where(F.col("mailbox") == mailbox).count()
+                erased = self.tables.load("events").where(F.col("mailbox") == mailbox).count()
             after = replace(state, forgotten=tuple(sorted({*state.forgotten, mailbox})))
             if state.batch:
                 self._carry_out(self._planned(RECOMPUTE, (), replace(after, batch=state.batch + 1)), None)
                 self._derive()
-                for name in self._tables():
-                    self._vacuum(name, 0)
+                for name in self.tables.names():
+                    self.tables.vacuum(name, 0)
             else:
                 self.ledger.commit(after)
-            held = self._held_by_segments(Journal(journal), mailbox) if journal else []
-        return {"mailbox": mailbox, "events_erased": erased, "segments": held}
+            held, unread = check.held_by_segments(Journal(journal), mailbox) if journal else ([], [])
+        return {"mailbox": mailbox, "events_erased": erased, "segments": held, "unread": unread}
 
-    def verify(self, journal: str | None) -> list[tuple[str, str, str]]:
+    def verify(self, journal: str | None) -> list[check.Discrepancy]:
         """Check the journal's files against the record, and the tables against it and each other."""
         with self.ledger.alone("verify"):
-            found = list(self._verify_files(Journal(journal))) if journal else []
-            return found + list(self._verify_tables())
+            state = self.ledger.state()
+            found: list[check.Discrepancy] = []
+            if journal:
+                place = Journal(journal)
+                listing = place.listing()
+                found += check.verify_files(place, state, listing, self._examine(place, listing.files))
+            return [*found, *check.verify_tables(self.tables, state, self.ledger.plan())]
 
     # A run
 
@@ -156,39 +159,48 @@ class Job:
         result = Result()
         state = self.ledger.state()
         plan = self.ledger.plan()
+        listing = journal.listing()
         if plan is not None and plan.batch > state.batch and not rebuild:
             # Begun and not committed: the same batch again, from the same versions.
+            there = {(file.node, file.name) for file in listing.files}
+            for segment in plan.new:
+                if (segment.node, segment.name) not in there:
+                    name = f"node={segment.node}/{segment.name}"
+                    raise InvalidInput(f"a run was interrupted, and {name} is gone since: put it back, or rebuild")
+            self._under_way = self._total = sum(segment.events for segment in plan.new)
             self._carry_out(plan, journal)
             result.batches += 1
+            result.segments += len(plan.new)
+            result.events += self._under_way
             state = plan.after
         if state.batch == 0 and not rebuild and self.ledger.has("events"):
             raise StoreCorrupt(f"the lake {self.ledger.place} has tables and no record of them: rebuild it")
         if rebuild:
             # Numbers go on: a table never takes a batch of the same number twice.
-            reached = max(state.batch, plan.batch if plan else 0, *map(self._transaction, STATE_TABLES))
+            reached = max(state.batch, plan.batch if plan else 0, *map(self.tables.transaction, STATE_TABLES))
             state = State(batch=reached, forgotten=state.forgotten)
         known = {(segment.node, segment.name) for segment in state.segments}
-        listing = journal.listing()
         looked = self._examine(journal, [file for file in listing.files if (file.node, file.name) not in known])
         rejected = tuple(segment for segment in looked if segment.state == REJECTED)
         sound = [segment for segment in looked if segment.state != REJECTED]
         state = replace(state, rejected=rejected, foreign=tuple(listing.foreign))
-        total, done = sum(segment.events for segment in sound), 0
+        self._total, self._done = sum(segment.events for segment in sound), 0
         mode = REBUILD if rebuild else APPEND
         said = self.ledger.state()
         changed = (state.rejected, state.foreign) != (said.rejected, said.foreign)
         for piece in self._cut(sound, state) or ([()] if changed or rebuild else []):
-            self._report(done, total, "taking in")
+            self._under_way = sum(segment.events for segment in piece)
+            self._report(self._done, self._total, "taking in")
             after = replace(state, batch=state.batch + 1, segments=tuple(sorted((*state.segments, *piece))))
             late = mode == APPEND and _is_late(piece, state.known())
             self._carry_out(self._planned(RECOMPUTE if late else mode, piece, after), journal)
-            done += sum(segment.events for segment in piece)
+            self._done += self._under_way
             result.batches += 1
             result.segments += len(piece)
             result.late |= late
             state, mode = after, APPEND
-        result.events = done
-        self._report(done, total, "summing up")
+        result.events += self._done
+        self._report(self._done, self._total, "summing up")
         self._derive()
         result.rejected = [(f"node={s.node}/{s.name}", s.faults[0]) for s in state.rejected]
         result.findings = state.findings()
@@ -219,13 +231,20 @@ class Job:
         return [tuple(piece) for piece in pieces]
 
     def _planned(self, mode: str, new: Sequence[Segment], after: State) -> Plan:
-        versions = {name: self._version(name) for name in STATE_TABLES if self.ledger.has(name)}
+        versions = {name: self.tables.version(name) for name in STATE_TABLES if self.ledger.has(name)}
         plan = Plan(after.batch, mode, tuple(new), after, versions)
         self.ledger.begin(plan)
         self._stage("planned")
         return plan
 
     # A batch
+
+    def _reach(self, stage: str) -> None:
+        """A stage of a batch is done: its share of the batch's events counts as taken in."""
+        if stage in TAKING_IN:
+            share = (TAKING_IN.index(stage) + 1) / len(TAKING_IN)
+            self._report(self._done + int(self._under_way * share), self._total, "taking in")
+        self._stage(stage)
 
     def _carry_out(self, plan: Plan, journal: Journal | None) -> None:
         """Write a batch into all tables and commit it; what is there already is skipped."""
@@ -247,8 +266,8 @@ class Job:
         self._write_events(plan, new)
         mode, held = plan.mode, None
         if mode == APPEND and "carried" in plan.versions:
-            carried = self._load("carried", plan).drop("batch")
-            closed = self._load("messages", plan).where(F.col("part") != schema.OPEN)
+            carried = self.tables.load("carried", plan).drop("batch")
+            closed = self.tables.load("messages", plan).where(F.col("part") != schema.OPEN)
             # Finished messages that something new concerns: events that came after, and the same id posted again.
             posts = new.where(F.col("event") == "posted").select(*KEY)
             rows = _found(closed, transforms.strays(new, carried).unionByName(posts).distinct())
@@ -259,7 +278,7 @@ class Job:
                 if rows:
                     held = keep(self.spark.createDataFrame(rows, closed.schema))
                     recalled = (
-                        self._load("events", plan)
+                        self.tables.load("events", plan)
                         .drop("day", "batch")
                         .where(F.col("message_id").isin(sorted({row["message_id"] for row in rows})))
                         .join(F.broadcast(held.select(*KEY).distinct()), on=list(KEY), how="left_semi")
@@ -270,13 +289,13 @@ class Job:
         elif mode != RECOMPUTE:
             batch = transforms.advance(new, keep=keep)
         if mode == RECOMPUTE:
-            all_of_it = self._unforgotten(self._load("events", plan).drop("day", "batch"), plan.after)
+            all_of_it = self._unforgotten(self.tables.load("events", plan).drop("day", "batch"), plan.after)
             batch = transforms.advance(all_of_it.unionByName(new), keep=keep)
         whole = mode != APPEND
         tables = {name: getattr(batch, name) for name in SILVER}
         old = held
         if mode == RECOMPUTE and "messages" in plan.versions:
-            old = self._load("messages", plan).where(F.col("part") != schema.OPEN)
+            old = self.tables.load("messages", plan).where(F.col("part") != schema.OPEN)
         tables["messages"] = _revised(tables["messages"], old)
         tables["anomalies"] = tables["anomalies"].unionByName(
             self._file_anomalies(plan.after, tables["anomalies"].schema), allowMissingColumns=True
@@ -284,12 +303,13 @@ class Job:
         for name in SILVER:
             if held is not None and name in ("messages", "attempts", "anomalies"):
                 self._withdraw(name, held, tables[name], plan.batch)
-            self._write(name, tables[name], plan.batch, whole=whole or name == "carried" or name not in plan.versions)
-            self._stage(name)
-        self._write("segments", self._segment_rows(plan.after), plan.batch, whole=True)
-        self._stage("segments")
+            anew = whole or name == "carried" or name not in plan.versions
+            self.tables.write(name, tables[name], plan.batch, whole=anew)
+            self._reach(name)
+        self.tables.write("segments", self._segment_rows(plan.after), plan.batch, whole=True)
+        self._reach("segments")
         self.ledger.commit(plan.after)
-        self._stage("committed")
+        self._reach("committed")
         for frame in kept:
             frame.unpersist()
 
@@ -311,10 +331,10 @@ class Job:
         rows = new.withColumn("day", F.to_date("at"))
         forgets = plan.mode == RECOMPUTE and not plan.new
         if forgets:
-            rows = self._unforgotten(self._load("events", plan).drop("batch"), plan.after)
+            rows = self._unforgotten(self.tables.load("events", plan).drop("batch"), plan.after)
         whole = plan.mode == REBUILD or forgets or "events" not in plan.versions
-        self._write("events", rows, plan.batch, whole=whole, append=not whole)
-        self._stage("events")
+        self.tables.write("events", rows, plan.batch, whole=whole, append=not whole)
+        self._reach("events")
 
     def _file_anomalies(self, state: State, like: Any) -> DataFrame:
         from pyspark.sql import functions as F
@@ -370,7 +390,7 @@ class Job:
         keys.createOrReplaceTempView("posthouse_again")
         same = " AND ".join(f"t.{column} = s.{column}" for column in on)
         self.spark.sql(
-            f"MERGE INTO {self._named(name)} t USING posthouse_again s"
+            f"MERGE INTO {self.tables.named(name)} t USING posthouse_again s"
             f" ON {same} AND t.batch < {batch} AND t.part <> '{schema.OPEN}' WHEN MATCHED THEN DELETE"
         ).collect()
 
@@ -386,14 +406,14 @@ class Job:
         if state.gold == state.batch or not state.batch:
             self._stage("done")
             return
-        partials = self._load("partials").drop("batch")
+        partials = self.tables.load("partials").drop("batch")
         for name in GOLD:
             rows = getattr(transforms, name)(partials)
             if name == "books":
                 rows = self._revised_books(rows)
-            self._write(name, rows, state.batch, whole=True, stamped=False)
+            self.tables.write(name, rows, state.batch, whole=True, stamped=False)
             self._stage(name)
-        open_sums = self._load("books").where(
+        open_sums = self.tables.load("books").where(
             F.col("posted")
             != F.col("delivered")
             + F.col("dead")
@@ -415,7 +435,7 @@ class Job:
         rows = rows.drop("revision")
         if not self.ledger.has("books"):
             return rows.withColumn("revision", F.lit(1))
-        old = self._load("books")
+        old = self.tables.load("books")
         values = [name for name in rows.columns if name not in ("window", "desk", "kind")]
         known = old.select(
             "window", "desk", "kind", "revision", F.col("open").alias("open_before"),
@@ -426,148 +446,10 @@ class Job:
         joined = rows.join(known, on=["window", "desk", "kind"], how="left")
         return joined.select(*rows.columns, revision.cast("int").alias("revision"))
 
-    # Tables
-
-    def _named(self, name: str) -> str:
-        return f"delta.`{self.ledger.table(name)}`"
-
-    def _load(self, name: str, plan: Plan | None = None) -> DataFrame:
-        reader = self.spark.read.format("delta")
-        if plan is not None:
-            reader = reader.option("versionAsOf", plan.versions[name])
-        return reader.load(self.ledger.table(name))
-
-    def _write(
-        self, name: str, rows: DataFrame, batch: int, *, whole: bool, append: bool = False, stamped: bool = True
-    ) -> None:
-        """Write a table's share of a batch, once: a batch that the table has is skipped by Delta."""
-        from pyspark.sql import functions as F
-
-        if stamped:
-            rows = rows.withColumn("batch", F.lit(batch).cast("bigint"))
-        writer = (
-            rows.write.format("delta")
-            .mode("append" if append else "overwrite")
-            .option("txnAppId", APP_ID)
-            .option("txnVersion", batch)
-            .option("partitionOverwriteMode", "static")
-        )
-        parted = "day" if name == "events" else "part" if "part" in rows.columns and name != "carried" else None
-        if parted:
-            writer = writer.partitionBy(parted)
-        if whole:
-            writer = writer.option("overwriteSchema", "true")
-            if name in ("messages", "attempts", "anomalies"):
-                writer = writer.option("delta.enableDeletionVectors", "true")
-        elif not append:
-            parts = f"part IN ('{schema.OPEN}', '{FILES}')" if name == "anomalies" else f"part = '{schema.OPEN}'"
-            writer = writer.option("replaceWhere", parts)
-        writer.save(self.ledger.table(name))
-
-    def _tables(self) -> list[str]:
-        return [name for name in (*STATE_TABLES, *GOLD, "replays") if self.ledger.has(name)]
-
-    def _version(self, name: str) -> int:
-        from deltalake import DeltaTable
-
-        return int(DeltaTable(self.ledger.table(name)).version())
-
-    def _transaction(self, name: str) -> int:
-        """The last batch that a table has."""
-        from deltalake import DeltaTable
-
-        if not self.ledger.has(name):
-            return 0
-        return int(DeltaTable(self.ledger.table(name)).transaction_version(APP_ID) or 0)
-
-    def _optimize(self, name: str) -> dict[str, int]:
-        row = self.spark.sql(f"OPTIMIZE {self._named(name)}").collect()[0]
-        metrics = row["metrics"]
-        return {"files_added": metrics["numFilesAdded"], "files_removed": metrics["numFilesRemoved"]}
-
-    def _vacuum(self, name: str, retain_h: float) -> None:
-        self.spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
-        self.spark.sql(f"VACUUM {self._named(name)} RETAIN {retain_h:g} HOURS").collect()
-
     def _refuse_unfinished(self, doing: str) -> None:
         plan = self.ledger.plan()
         if plan is not None and plan.batch > self.ledger.state().batch:
             raise InvalidInput(f"a run of the lake {self.ledger.place} was interrupted: run it before you {doing}")
-
-    # Checks
-
-    def _held_by_segments(self, journal: Journal, mailbox: str) -> list[dict[str, Any]]:
-        """The segments that still hold rows of a mailbox."""
-        import pyarrow.compute as pc
-        import pyarrow.parquet as pq
-
-        found = []
-        for file in journal.listing().files:
-            try:
-                with journal.open(file) as source:
-                    column = pq.read_table(source, columns=["mailbox"]).column("mailbox")
-            except (OSError, ValueError, KeyError):
-                continue
-            rows = pc.sum(pc.equal(column, mailbox)).as_py() or 0
-            if rows:
-                found.append({"segment": f"node={file.node}/{file.name}", "events": rows})
-        return found
-
-    def _verify_files(self, journal: Journal) -> Iterator[tuple[str, str, str]]:
-        state = self.ledger.state()
-        listing = journal.listing()
-        known = {(segment.node, segment.name): segment for segment in state.segments}
-        looked = self._examine(journal, listing.files)
-        for each in finding.findings(looked, listing.foreign):
-            yield each.kind, f"node {each.node}" if each.node else journal.place, each.detail
-        for segment in looked:
-            before = known.pop((segment.node, segment.name), None)
-            if before is not None and (before.chain, before.ranges) != (segment.chain, segment.ranges):
-                yield "altered", f"node={segment.node}/{segment.name}", "it is not the file that was taken in"
-        for node, name in known:
-            yield "missing", f"node={node}/{name}", "it was taken in and is not there any more"
-
-    def _verify_tables(self) -> Iterator[tuple[str, str, str]]:
-        from pyspark.sql import functions as F
-
-        state = self.ledger.state()
-        if not state.batch:
-            return
-        plan = self.ledger.plan()
-        if plan is not None and plan.batch > state.batch:
-            yield "unfinished", "lake", f"batch {plan.batch} was begun and not committed: run the books"
-            return
-        events = self._load("events")
-        counted = {
-            row["node"]: (row["n"], row["d"])
-            for row in events.groupBy("node")
-            .agg(F.count("*").alias("n"), F.countDistinct("offset").alias("d"))
-            .collect()
-        }
-        for node, ranges in state.known().items():
-            rows, distinct = counted.pop(node, (0, 0))
-            wanted = offsets.count(ranges)
-            if rows != distinct:
-                yield "twice", f"events of {node}", f"{rows - distinct} offsets are there more than once"
-            if distinct != wanted and not state.forgotten:
-                yield "missing", f"events of {node}", f"there are {distinct} events, and the segments hold {wanted}"
-        for node in counted:
-            yield "foreign", f"events of {node}", "no segment of this node was taken in"
-        messages = self._load("messages")
-        unique = messages.groupBy(*KEY, "generation").count().where("count > 1").limit(1).collect()
-        if unique:
-            yield "twice", "messages", f"{unique[0]['message_id']} is there {unique[0]['count']} times"
-        leases = events.where("event = 'leased'").count()
-        attempts = self._load("attempts").count()
-        if leases != attempts:
-            yield "mismatch", "attempts", f"there are {attempts} attempts and {leases} leases"
-        wanted_posts = messages.where("posted_at IS NOT NULL").count()
-        posted = self._load("books").agg(F.sum("posted")).collect()[0][0] or 0
-        if posted != wanted_posts:
-            yield "mismatch", "books", f"they count {posted} posts, and there are {wanted_posts} messages posted"
-        posts = events.where("event = 'posted'").count()
-        if posts != wanted_posts:
-            yield "mismatch", "messages", f"there are {wanted_posts} messages posted and {posts} posts"
 
 
 def _prepared(spark: SparkSession) -> SparkSession:

@@ -1,0 +1,128 @@
+"""The lake's tables on Spark: how each is laid out, read, written and looked after.
+
+In: DataFrames and the number of a batch. Out: Delta tables. A write carries its batch's number (Delta's txnAppId and
+txnVersion), so a table takes each batch once. What the rows mean is not known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from . import schema
+from .ledger import Ledger, Plan
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+APP_ID = "posthouse-books"
+FILES = "files"
+"""The part of the anomalies that speaks of files; each batch replaces it."""
+
+SILVER = ("messages", "attempts", "anomalies", "partials", "carried")
+GOLD = ("books", "latency", "depth", "availability", "deadletters", "outages")
+STATE_TABLES = ("events", *SILVER, "segments")
+SORTED = {"messages": "posted_at", "attempts": "lease_offset"}
+"""Inside a file by this column, so that a reader who asks for the newest or for an offset skips most pages. Files are
+sorted by their part in any case."""
+STATISTICS = {
+    "events": ("offset", "at"),
+    "messages": ("posted_at", "first_offset", "last_offset"),
+    "attempts": ("started_at", "lease_offset"),
+}
+"""Columns whose bounds Delta writes into a table's log for each file. No names: the log outlives what is forgotten."""
+BLOOM = {
+    "parquet.bloom.filter.enabled#message_id": "true",
+    "parquet.bloom.filter.adaptive.enabled": "true",
+    "parquet.bloom.filter.fpp#message_id": "0.01",
+}
+"""A message is found by its id without reading the ids of all others; the filter is as large as its file needs."""
+
+
+class Tables:
+    """The tables of one lake. ``spark`` is called when a session is needed, and only then."""
+
+    def __init__(self, ledger: Ledger, spark: Callable[[], SparkSession]) -> None:
+        self._ledger = ledger
+        self._spark = spark
+
+    def named(self, name: str) -> str:
+        """A table as SQL names it."""
+        return f"delta.`{self._ledger.table(name)}`"
+
+    def load(self, name: str, plan: Plan | None = None) -> DataFrame:
+        """A table as it is, or as it was when a batch was planned."""
+        reader = self._spark().read.format("delta")
+        if plan is not None:
+            reader = reader.option("versionAsOf", plan.versions[name])
+        return reader.load(self._ledger.table(name))
+
+    def write(
+        self, name: str, rows: DataFrame, batch: int, *, whole: bool, append: bool = False, stamped: bool = True
+    ) -> None:
+        """Write a table's share of a batch, once: a batch that the table has is skipped by Delta."""
+        from pyspark.sql import functions as F
+
+        if stamped:
+            rows = rows.withColumn("batch", F.lit(batch).cast("bigint"))
+        if name in SORTED:
+            rows = rows.sortWithinPartitions("part", SORTED[name])
+        self._index_ids(name)
+        writer = (
+            rows.write.format("delta")
+            .mode("append" if append else "overwrite")
+            .option("txnAppId", APP_ID)
+            .option("txnVersion", batch)
+            .option("partitionOverwriteMode", "static")
+        )
+        parted = "day" if name == "events" else "part" if "part" in rows.columns and name != "carried" else None
+        if parted:
+            writer = writer.partitionBy(parted)
+        if whole:
+            writer = writer.option("overwriteSchema", "true").option("delta.dataSkippingNumIndexedCols", 0)
+            if bounds := [column for column in STATISTICS.get(name, ()) if column in rows.columns]:
+                writer = writer.option("delta.dataSkippingStatsColumns", ",".join(bounds))
+            if name in ("messages", "attempts", "anomalies"):
+                writer = writer.option("delta.enableDeletionVectors", "true")
+        elif not append:
+            parts = f"part IN ('{schema.OPEN}', '{FILES}')" if name == "anomalies" else f"part = '{schema.OPEN}'"
+            writer = writer.option("replaceWhere", parts)
+        writer.save(self._ledger.table(name))
+
+    def _index_ids(self, name: str) -> None:
+        """Whether what is written next gets Bloom filters of its ids. Delta hands no such option on, a session does."""
+        for option, value in BLOOM.items():
+            if name == "messages":
+                self._spark().conf.set(option, value)
+            else:
+                self._spark().conf.unset(option)
+
+    def names(self) -> list[str]:
+        """The tables that are there."""
+        return [name for name in (*STATE_TABLES, *GOLD, "replays") if self._ledger.has(name)]
+
+    def version(self, name: str) -> int:
+        """A table's version: it grows with every change."""
+        from deltalake import DeltaTable
+
+        return int(DeltaTable(self._ledger.table(name)).version())
+
+    def transaction(self, name: str) -> int:
+        """The last batch that a table has."""
+        from deltalake import DeltaTable
+
+        if not self._ledger.has(name):
+            return 0
+        return int(DeltaTable(self._ledger.table(name)).transaction_version(APP_ID) or 0)
+
+    def optimize(self, name: str) -> dict[str, int]:
+        """Join a table's small files; how many became how many."""
+        self._index_ids(name)
+        row = self._spark().sql(f"OPTIMIZE {self.named(name)}").collect()[0]
+        metrics = row["metrics"]
+        return {"files_added": metrics["numFilesAdded"], "files_removed": metrics["numFilesRemoved"]}
+
+    def vacuum(self, name: str, retain_h: float) -> None:
+        """Remove files that no version of the last hours needs."""
+        self._spark().conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+        self._spark().sql(f"VACUUM {self.named(name)} RETAIN {retain_h:g} HOURS").collect()
