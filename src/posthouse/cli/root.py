@@ -22,6 +22,7 @@ COMMANDS: dict[str, str] = {
     "up": "Start the server and keep it running until SIGTERM or Ctrl-C.",
     "relay": "The relay: run it alone, and say which keys may connect.",
     "gateway": "The gateway: run it alone, see how it stands, try it.",
+    "peer": "The peer: trade messages over direct streams to their other party.",
     "agent": "An agent: send and receive encrypted messages through a relay.",
     "mailbox": "Mailboxes: how full, how old, pause, resume, purge.",
     "lane": "Lanes: why one is not moving, and unblocking it.",

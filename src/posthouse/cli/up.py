@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ..engine.engine import Engine
     from ..gateway.service import Gateway
     from ..metrics import Metrics
+    from ..peer.setup import Service
     from ..relay.server import RelayServer
 
 _log = logging.getLogger("posthouse.up")
@@ -51,19 +52,22 @@ def options(function: F) -> F:
 @options
 @click.option("--no-relay", is_flag=True, help=f"{_SHORT}relay.enabled=false.")
 @click.option("--no-gateway", is_flag=True, help=f"{_SHORT}gateway.enabled=false.")
+@click.option("--no-peer", is_flag=True, help=f"{_SHORT}peer.enabled=false.")
 @click.option("--no-books", is_flag=True, help=f"{_SHORT}books.enabled=false.")
 @pass_session
-def up(session: Session, /, no_relay: bool, no_gateway: bool, no_books: bool, **given: Any) -> None:
+def up(session: Session, /, no_relay: bool, no_gateway: bool, no_peer: bool, no_books: bool, **given: Any) -> None:
     """Start the server and keep it running until SIGTERM or Ctrl-C.
 
-    It opens the store (and makes it, the first time), sweeps, exports the journal, runs the relay and the gateway,
-    keeps the books, and answers the other commands through its control socket. It stops cleanly: what was accepted is
-    kept. SIGHUP makes it read the relay's certificate again.
+    It opens the store (and makes it, the first time), sweeps, exports the journal, runs the relay, the gateway and
+    (where that is enabled) the peer, keeps the books, and answers the other commands through its control socket. It
+    stops cleanly: what was accepted is kept. SIGHUP makes it read the relay's certificate again.
     """
     if no_relay:
         session.set("relay.enabled", "false", "--no-relay")
     if no_gateway:
         session.set("gateway.enabled", "false", "--no-gateway")
+    if no_peer:
+        session.set("peer.enabled", "false", "--no-peer")
     if no_books:
         session.set("books.enabled", "false", "--no-books")
     serve(session, **given)
@@ -178,6 +182,7 @@ class _Server:
         relay = await self._relay(stack, loop, engine, metrics)
         gateway = await self._gateway(stack, engine, metrics)
         api = await self._api(stack, engine, metrics) if gateway else None
+        peer = await self._peer(stack, engine, metrics)
         control = ControlServer(engine, config, version())
         control.start()
         stack.push_async_callback(asyncio.to_thread, control.close)
@@ -194,6 +199,8 @@ class _Server:
             "relay_host": config.text("relay.public_host") if relay else None,
             "gateway": ", ".join(gateway.couriers) or "no channels" if gateway else None,
             "api": api,
+            "peer": peer.peer.id if peer else None,
+            "peer_addresses": [str(address) for address in peer.host.addresses] if peer else [],
             "desks": sorted(config.policies),
             "config": str(config.file) if config.file else None,
         }
@@ -264,6 +271,25 @@ class _Server:
             metrics.registry.register(ApiCollector(outside.api))
         return outside.address
 
+    async def _peer(self, stack: contextlib.AsyncExitStack, engine: Engine, metrics: Metrics) -> Service | None:
+        """Start the peer, if it is wanted."""
+        config = self._config
+        if not config.switch("peer.enabled"):
+            return None
+        try:
+            from ..peer import metrics as peer_metrics
+            from ..peer import setup
+        except ModuleNotFoundError as error:
+            if error.name not in ("cryptography", "zeroconf"):
+                raise
+            raise MissingExtra(f"the peer needs {error.name}: pip install posthouse[peer]") from error
+        service = await setup.make(config, engine)
+        # Before it starts: what it has begun by then is to be ended, too.
+        stack.push_async_callback(service.close)
+        await service.start()
+        metrics.registry.register(peer_metrics.PeerCollector(service.peer))
+        return service
+
     def _books(self, stack: contextlib.AsyncExitStack, loop: asyncio.AbstractEventLoop) -> str | None:
         """Keep the books, if that is wanted and can be; where they are."""
         from .books_keep import Keeper, missing
@@ -290,7 +316,18 @@ class _Server:
             self._session.say(
                 f"Posthouse {summary['version']} serves node {summary['node']} (process {summary['pid']})"
             )
-            for name in ("store", "control", "journal", "books", "metrics", "relay", "gateway", "api", "config"):
+            for name in (
+                "store",
+                "control",
+                "journal",
+                "books",
+                "metrics",
+                "relay",
+                "gateway",
+                "api",
+                "peer",
+                "config",
+            ):
                 as_host = f" as {summary['relay_host']}" if name == "relay" and summary["relay"] else ""
                 self._session.say(f"  {name:<8} {summary[name] or '–'}{as_host}")
             self._session.say(f"  {'desks':<8} {', '.join(summary['desks'])}")

@@ -20,6 +20,7 @@ GROUPS = (
     "mailbox",
     "message",
     "openclaw",
+    "peer",
     "pinch",
     "relay",
     "snapshot",

@@ -110,6 +110,11 @@ class Peer:
         """Our peer id."""
         return self.session.me
 
+    @property
+    def addresses(self) -> list[str]:
+        """Where we can be dialled, with our peer id."""
+        return [str(address) for address in getattr(self.network, "addresses", ())]
+
     async def start(self) -> None:
         """Begin to send and to receive."""
         self.session.load(self.office.store)
@@ -199,7 +204,7 @@ class Peer:
         stats = self.stats
         return {
             "id": self.id,
-            "addresses": [str(address) for address in getattr(self.network, "addresses", ())],
+            "addresses": self.addresses,
             "peers": [self._about(peer) for peer in list(self.network.peers)],
             "sent": dict(stats.sent),
             "received": dict(stats.received),

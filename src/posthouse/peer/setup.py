@@ -1,0 +1,124 @@
+"""A peer from the configuration.
+
+In: settings that are checked one by one. Out: a service that is ready to start (host, peers to stay connected with, the
+peer itself), or ConfigError where the settings do not fit together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..config import Config
+from ..engine.engine import Engine
+from ..errors import BadIdentity, ConfigError
+from ..libp2p.errors import BadInput
+from ..libp2p.host import Host
+from ..libp2p.keeper import Keeper
+from ..libp2p.key import PrivateKey
+from ..libp2p.mdns import Mdns
+from ..libp2p.multiaddr import Multiaddr
+from .courier import SendLimits
+from .handler import handler_of
+from .inbox import WorkLimits
+from .node import Limits, Peer
+from .session import Rules
+
+
+class Service:
+    """A peer with its own host, from ``start`` to ``close``."""
+
+    def __init__(
+        self,
+        peer: Peer,
+        host: Host,
+        listen: Sequence[Multiaddr],
+        peers: Sequence[Multiaddr],
+        bootstrap: Sequence[Multiaddr],
+        mdns: str,
+    ) -> None:
+        self.peer = peer
+        self.host = host
+        self._listen = listen
+        self._peers = peers
+        self._bootstrap = bootstrap
+        self._mdns = Mdns(host, mdns) if mdns else None
+        self._keeper: Keeper | None = None
+
+    async def start(self) -> None:
+        """Listen, begin to send and to receive, and look for others."""
+        await self.peer.start()
+        for address in self._listen:
+            try:
+                await self.host.listen(address)
+            except OSError as error:
+                raise ConfigError(f"peer.listen: cannot listen on {address}: {error.strerror or error}") from error
+        self._keeper = Keeper(self.host)
+        for address in self._peers:
+            self._keeper.keep(address)
+        for address in self._bootstrap:
+            self._keeper.keep(address, bootstrap=True)
+        if self._mdns is not None:
+            await self._mdns.start()
+
+    async def close(self) -> None:
+        """End cleanly. Idempotent."""
+        if self._keeper is not None:
+            self._keeper.close()
+        if self._mdns is not None:
+            await self._mdns.close()
+        await self.peer.close()
+        await self.host.close()
+
+
+async def make(config: Config, engine: Engine) -> Service:
+    """The peer that the configuration describes; in the event loop that it will run in."""
+    listen = addresses(config, "peer.listen", named=False)
+    peers, bootstrap = addresses(config, "peer.peers"), addresses(config, "peer.bootstrap")
+    text = config.text_or_none("peer.handler")
+    handler = None if text is None else handler_of(text)
+    key = await asyncio.to_thread(key_of, config)
+    host = Host(key)
+    peer = Peer(engine, host, key, limits_of(config), handler=handler)
+    return Service(peer, host, listen, peers, bootstrap, config.text_or_none("peer.mdns") or "")
+
+
+def key_of(config: Config) -> PrivateKey:
+    """The peer's key, which is made if there is none; BadIdentity says what is wrong with its file."""
+    try:
+        return PrivateKey.load_or_create(Path(config.path("peer.key")))
+    except BadInput as error:
+        raise BadIdentity(str(error)) from None
+
+
+def limits_of(config: Config) -> Limits:
+    """What the peer goes by."""
+    return Limits(
+        rules=Rules(
+            strangers=config.switch("peer.strangers"),
+            signed_only=config.switch("peer.signed_only"),
+            rate_per_s=config.number("peer.rate_per_s"),
+            burst=config.whole("peer.burst"),
+            gap_s=config.seconds("peer.gap_s"),
+        ),
+        send=SendLimits(ack_s=config.seconds("peer.ack_s"), sends_per_peer=config.whole("peer.sends")),
+        work=WorkLimits(workers=config.whole("peer.workers"), timeout_s=config.seconds("peer.handler_timeout_s")),
+        timeout_s=int(config.seconds("peer.timeout_s")),
+        stop_s=int(config.seconds("peer.stop_s")),
+    )
+
+
+def addresses(config: Config, name: str, named: bool = True) -> list[Multiaddr]:
+    """The addresses that a setting lists; ConfigError names the one that cannot be used."""
+    found = []
+    for text in (config.text_or_none(name) or "").replace(",", " ").split():
+        try:
+            address = Multiaddr.parse(text)
+        except BadInput as error:
+            raise ConfigError(f"{name}: {error}") from None
+        if address.endpoint is None or (named and address.peer_id is None):
+            form = "/ip4/127.0.0.1/tcp/4001" + ("/p2p/12D3…" if named else "")
+            raise ConfigError(f"{name}: an address looks like {form}, not {text}")
+        found.append(address)
+    return found
