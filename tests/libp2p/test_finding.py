@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import itertools
 import random
 
 import pytest
-from tests.libp2p.hosts import hosts
+from tests.libp2p.hosts import Watched, hosts
 from tests.libp2p.loop import coroutine, until
 
 from posthouse.libp2p.errors import BadInput
 from posthouse.libp2p.host import Disconnected
-from posthouse.libp2p.keeper import Keeper
+from posthouse.libp2p.keeper import Keeper, pause_s
 from posthouse.libp2p.key import PrivateKey
 from posthouse.libp2p.mdns import Mdns, announced
-from posthouse.libp2p.multiaddr import Multiaddr, tcp
+from posthouse.libp2p.multiaddr import Multiaddr
 from posthouse.libp2p.peer_id import PeerId
+from posthouse.libp2p.settings import Settings
 
 SOMEBODY = PeerId.of(PrivateKey.generate().public)
 
@@ -40,23 +39,27 @@ async def test_a_kept_peer_is_dialled_again_when_it_is_lost() -> None:
         assert keeper.peers == []
 
 
+def test_a_peer_that_is_away_is_tried_with_growing_waits() -> None:
+    settings, rng = Settings(keep_first_s=1.0, keep_most_s=60.0), random.Random(1)
+    for failures, most_s in enumerate([1, 2, 4, 8, 16, 32, 60, 60]):
+        waits = [pause_s(failures, settings, rng) for _ in range(100)]
+        assert most_s / 2 <= min(waits) < max(waits) <= most_s
+    assert pause_s(10_000, settings, rng) <= 60
+
+
 @coroutine
-async def test_a_peer_that_is_away_is_tried_with_growing_waits() -> None:
-    async with hosts(2, keep_first_s=0.02, keep_most_s=0.2) as (alice, bob):
-        times: list[float] = []
-        dial = alice.dial
-
-        async def timed(*arguments: object) -> object:
-            times.append(asyncio.get_running_loop().time())
-            return await dial(*arguments)  # type: ignore[arg-type]
-
-        alice.dial = timed  # type: ignore[method-assign,assignment]
-        keeper = Keeper(alice, rng=random.Random(1))
-        keeper.keep(tcp("127.0.0.1", 1).at(bob.peer_id))
-        await until(lambda: len(times) >= 7)
-        waits = [later - earlier for earlier, later in itertools.pairwise(times)]
-        assert waits[0] < 0.05
-        assert all(wait >= 0.08 for wait in waits[4:6])
+async def test_a_peer_that_comes_back_is_connected_again() -> None:
+    async with hosts(2, keep_first_s=0.01, keep_most_s=0.05) as (alice, bob):
+        (address,) = bob.addresses
+        keeper = Keeper(alice)
+        keeper.keep(address)
+        await until(lambda: alice.is_connected(bob.peer_id))
+        await bob.close()
+        await until(lambda: not alice.peers)
+        async with Watched(PrivateKey(bytes([2]) * 32), Settings()) as again:
+            await again.listen(address.bare())
+            assert again.peer_id == bob.peer_id
+            await until(lambda: alice.is_connected(bob.peer_id))
         keeper.close()
 
 

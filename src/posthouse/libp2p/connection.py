@@ -24,7 +24,6 @@ from .stream import Stream
 from .upgrade import Upgrade
 from .yamux import Flow
 
-
 _FEW_STREAMS = 4
 
 
@@ -181,6 +180,10 @@ class Connection(asyncio.Protocol):
         silent_s = now - self._heard_at
         if silent_s >= settings.keepalive_s + settings.keepalive_wait_s:
             self._end(ConnectionLost(f"no sign of life for {silent_s:.0f} s"))
+            return
+        if self.session.gone_away is not None and not self.session.flows:
+            # The other side takes no new streams, and the last one has ended.
+            self._end(None)
             return
         if silent_s >= settings.keepalive_s and self._asked_at <= self._heard_at:
             self._asked_at, self._asked = now, self.session.ping()

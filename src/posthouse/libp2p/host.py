@@ -411,7 +411,8 @@ class Host:
         await stream.write_frame(self._about_us(stream.connection))
 
     def _about_us(self, connection: Connection) -> bytes:
-        self._told[connection.peer] = self._version
+        if connection.is_open:
+            self._told[connection.peer] = self._version
         return identify.encode(
             self._key.public, self.settings.agent, self._handlers, self.addresses, connection.address
         )

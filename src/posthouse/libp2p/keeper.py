@@ -14,6 +14,7 @@ from .errors import BadInput, Libp2pError
 from .host import Disconnected, Event, Host
 from .multiaddr import Multiaddr
 from .peer_id import PeerId
+from .settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -72,16 +73,16 @@ class Keeper:
                 self._bells[peer].set()
 
     async def _hold(self, peer: PeerId, address: Multiaddr) -> None:
-        settings, bell, loop = self._host.settings, self._bells[peer], asyncio.get_running_loop()
-        wait_s = settings.keep_first_s
+        bell, loop = self._bells[peer], asyncio.get_running_loop()
+        failures = 0
         while True:
             bell.clear()
             content = peer in self._bootstrap and len(self._host.peers) >= self._enough
             if content or self._host.is_connected(peer):
                 begun = loop.time()
                 await bell.wait()
-                if loop.time() - begun >= wait_s:
-                    wait_s = settings.keep_first_s
+                if loop.time() - begun >= self._host.settings.keep_first_s:
+                    failures = 0
                     continue
             else:
                 try:
@@ -90,5 +91,10 @@ class Keeper:
                 except Libp2pError as error:
                     log.debug("cannot keep %s: %s", peer, error)
             # It failed, or was lost as soon as it was there.
-            await asyncio.sleep(wait_s * self._rng.uniform(0.5, 1.0))
-            wait_s = min(2 * wait_s, settings.keep_most_s)
+            await asyncio.sleep(pause_s(failures, self._host.settings, self._rng))
+            failures += 1
+
+
+def pause_s(failures: int, settings: Settings, rng: random.Random) -> float:
+    """How long to wait after so many failures in a row and one more."""
+    return min(settings.keep_first_s * 2.0 ** min(failures, 60), settings.keep_most_s) * rng.uniform(0.5, 1.0)

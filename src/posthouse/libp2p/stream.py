@@ -26,7 +26,6 @@ class Stream:
     __slots__ = (
         "_error",
         "_flow",
-        "_head",
         "_negotiation",
         "_reader",
         "_session",
@@ -42,7 +41,6 @@ class Stream:
         self._session = connection.session
         self._flow = flow
         self._negotiation: multistream.Dialler | multistream.Listener | None = negotiation
-        self._head = b""
         self._reader: asyncio.Future[None] | None = None
         self._writer: asyncio.Future[None] | None = None
         self._error: Libp2pError | None = None
@@ -113,18 +111,13 @@ class Stream:
             if not data:
                 return bytes(line)
             line += data
-        self._head = bytes(line[end + 1 :]) + self._head
+        self._session.give_back(self._flow, bytes(line[end + 1 :]))
         if end > most:
             raise LimitReached(f"a line of more than {most} bytes")
         return bytes(line[:end])
 
     def _take(self, most: int) -> bytes:
-        if self._negotiation is not None:
-            self.advance()
-        if self._head:
-            data, self._head = self._head[:most], self._head[most:]
-            return data
-        if self._negotiation is not None:
+        if self._negotiation is not None and not self.advance():
             return b""
         data = self._session.read(self._flow, most)
         if self._session.outgoing:
@@ -202,7 +195,6 @@ class Stream:
         """Say that we are done with it. What was written still arrives; what comes now is dropped."""
         self._session.finish(self._flow)
         self._session.stop_reading(self._flow)
-        self._head = b""
         self.connection.linger(self._flow)
         self.connection.flush_soon()
         self.wake()
@@ -265,7 +257,7 @@ class Stream:
         if done:
             assert negotiation.protocol is not None
             self.protocol = negotiation.protocol
-            self._head = negotiation.rest
+            self._session.give_back(self._flow, negotiation.rest)
             self._negotiation = None
         return done
 

@@ -55,6 +55,7 @@ class Flow:
         "ended_in",
         "ended_out",
         "id",
+        "offset",
         "ours",
         "reset",
         "unread",
@@ -69,6 +70,8 @@ class Flow:
         self.ours = ours
         """Whether we opened it."""
         self.unread: deque[bytes] = deque()
+        self.offset = 0
+        """What of the first piece has been read."""
         self.unread_bytes = 0
         self.window_in = window_in
         """What the other side may still send."""
@@ -276,14 +279,17 @@ class Session:
         unread = flow.unread
         if not unread:
             return b""
-        if len(unread[0]) >= most or len(unread) == 1:
-            data = unread.popleft()
+        first, offset = unread[0], flow.offset
+        left = len(first) - offset
+        if left > most:
+            data = first[offset : offset + most]
+            flow.offset = offset + most
+        elif left == most or len(unread) == 1:
+            data = first[offset:] if offset else first
+            unread.popleft()
+            flow.offset = 0
         else:
-            data = b"".join(unread)
-            unread.clear()
-        if len(data) > most:
-            unread.appendleft(data[most:])
-            data = data[:most]
+            data = self._gather(flow, most)
         size = len(data)
         flow.unread_bytes -= size
         self.unread_bytes -= size
@@ -293,6 +299,32 @@ class Session:
             self._frame(WINDOW, 0, flow.id, flow.credit)
             flow.credit = 0
         return data
+
+    def _gather(self, flow: Flow, most: int) -> bytes:
+        """The same out of several pieces."""
+        unread, parts = flow.unread, []
+        while unread and most:
+            first = unread.popleft()
+            part = first[flow.offset : flow.offset + most]
+            flow.offset += len(part)
+            if flow.offset < len(first):
+                unread.appendleft(first)
+            else:
+                flow.offset = 0
+            parts.append(part)
+            most -= len(part)
+        return b"".join(parts)
+
+    def give_back(self, flow: Flow, data: bytes) -> None:
+        """What was read belongs to somebody else, who reads it next."""
+        if data and not flow.deaf and not flow.reset:
+            if flow.offset:
+                flow.unread[0] = flow.unread[0][flow.offset :]
+                flow.offset = 0
+            flow.unread.appendleft(data)
+            flow.unread_bytes += len(data)
+            self.unread_bytes += len(data)
+            flow.credit -= len(data)
 
     def stop_reading(self, flow: Flow) -> None:
         """Drop what has come and what comes."""
@@ -344,7 +376,7 @@ class Session:
     def _drop_unread(self, flow: Flow) -> None:
         self.unread_bytes -= flow.unread_bytes
         flow.unread.clear()
-        flow.unread_bytes = 0
+        flow.unread_bytes = flow.offset = 0
 
     def _forget_if_gone(self, flow: Flow) -> None:
         if flow.is_gone and self.flows.pop(flow.id, None) is not None and not flow.ours:

@@ -155,6 +155,24 @@ def test_what_nobody_reads_is_bounded_over_all_streams() -> None:
     assert pair.server.unread_bytes == 0
 
 
+def test_what_is_read_in_any_pieces_or_given_back_comes_in_order() -> None:
+    pair = Pair()
+    ours, theirs = pair.open()
+    data = random.Random(2).randbytes(1_000)
+    for at in range(0, 1_000, 100):
+        pair.client.write(ours, data[at : at + 100])
+        pair.carry()
+    got, rng = b"", random.Random(3)
+    while len(got) < 1_000:
+        part = pair.server.read(theirs, rng.choice((1, 7, 99, 100, 101, 350)))
+        keep = rng.randrange(len(part) + 1)
+        pair.server.give_back(theirs, part[keep:])
+        got += part[:keep]
+        assert theirs.unread_bytes == pair.server.unread_bytes == 1_000 - len(got)
+    assert got == data
+    assert theirs.credit == 1_000
+
+
 def test_a_reset_is_seen_by_both_and_frees_what_was_unread() -> None:
     pair = Pair()
     ours, theirs = pair.open()

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Self
 
 from .. import varint
-from ..errors import Libp2pError, StreamEnded
+from ..errors import Libp2pError, LimitReached, StreamEnded, WireError
 from ..host import Disconnected, Event, Host, Identified
 from ..key import PrivateKey
 from ..peer_id import PeerId
@@ -260,7 +260,11 @@ class Gossip:
             old.reset()
         try:
             while True:
-                frame = await stream.read_frame(self.params.frame_bytes_max)
+                try:
+                    frame = await stream.read_frame(self.params.frame_bytes_max)
+                except (WireError, LimitReached):
+                    self.router.scores.offended(peer, 2.0)
+                    raise
                 try:
                     self.router.receive(peer, frame, self._loop.time())
                 finally:
