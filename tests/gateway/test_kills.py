@@ -2,7 +2,7 @@
 
 The gateway is the real program with its own channel over WebSocket; the network on the other side is a real server.
 What a network that knows keys or can be asked receives is complete, once, and in order. To one that can do neither
-nothing is sent twice: an answer that was on its way when the process died is uncertain.
+nothing is sent twice: an answer that was on its way when the process died is uncertain. The books over each run close.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from tests.gateway.conftest import messages
 from tests.gateway.net import ordered
 from tests.gateway.process import PATIENT, GatewayProcess
 from tests.gateway.wsnet import WsNetwork
+from tests.pipeline.oracle import Oracle
 
 from posthouse.engine.engine import Engine
 from posthouse.gateway.letter import INBOUND_DESK, OUTBOUND_DESK, Outbound
+from posthouse.journal.tail import export
 from posthouse.mailbox.message import UNFINISHED, State
 from posthouse.mailbox.policy import PRESETS
 from posthouse.stores.sqlite import SqliteStore
@@ -52,14 +54,15 @@ class Kind(NamedTuple):
 KEYED, ASKED, PLAIN = Kind(True, False), Kind(False, True), Kind(False, False)
 
 
-async def converse(folder: Path, kind: Kind, kills: int, seed: int) -> None:
+async def converse(folder: Path, kind: Kind, kills: int, seed: int, more: dict[str, str] | None = None) -> None:
+    """All sessions say what they have to say to a gateway that is killed so many times; then all is checked."""
     rng = random.Random(seed)
     network = WsNetwork(keys=kind.keys, tells=kind.tells, seed=seed)
     for number in range(EACH):
         for session in range(SESSIONS):
             network.say(f"chat{session}", f"chat{session}-{number}", f"chat{session} {number}")
     async with network:
-        settings = {**SETTINGS, "channel.net.idempotent": str(kind.keys).lower()}
+        settings = {**SETTINGS, "channel.net.idempotent": str(kind.keys).lower(), **(more or {})}
         gateway = GatewayProcess(folder, settings, {"NET_URL": network.url})
         try:
             for _ in range(kills):
@@ -121,6 +124,9 @@ def check(gateway: GatewayProcess, network: WsNetwork, kind: Kind, story: str) -
         assert {view.message.cause for view in answers} == {view.message.id for view in asked}, story
         unsure = {Outbound.from_message(v.message).parts[0].text for v in answers if v.state is State.UNCERTAIN}
         assert not [v for v in answers if v.state in UNFINISHED - {State.UNCERTAIN}], story
+        if not engine.store.segments():
+            export(engine.store, gateway.folder / "journal", final=True)
+            close_books(gateway.folder / "journal", len(unsure), story)
     assert not network.twice(), f"{story}: twice {network.twice()[:10]}"
     arrived = {(a.to, a.text) for a in network.arrived}
     missing = {f"re chat{s} {n}" for s in range(SESSIONS) for n in range(EACH)} - {text for _, text in arrived}
@@ -132,6 +138,25 @@ def check(gateway: GatewayProcess, network: WsNetwork, kind: Kind, story: str) -
     for session in range(SESSIONS):
         assert ordered(network.texts(f"chat{session}")), f"{story}: {network.texts(f'chat{session}')}"
     assert "Traceback" not in gateway.log.read_text(), gateway.log.read_text()[-3000:]
+
+
+def close_books(journal: Path, uncertain: int, story: str) -> None:
+    """The books over this journal close: nothing is left over, every reply has its cause, and none has two."""
+    oracle = Oracle(journal)
+    assert oracle.rows("select * from findings") == [], story
+    ends = ("posted", "delivered", "uncertain", "dead", "expired", "open", "remainder")
+    sums = ", ".join(f"sum({name})::bigint as {name}" for name in ends)
+    total = SESSIONS * EACH
+    nothing = {"dead": 0, "expired": 0, "open": 0, "remainder": 0}
+    assert oracle.rows(
+        f"select desk, {sums} from books where desk in ('inbound', 'outbound') group by 1 order by 1"
+    ) == [
+        {"desk": "inbound", "posted": total, "delivered": total, "uncertain": 0, **nothing},
+        {"desk": "outbound", "posted": total, "delivered": total - uncertain, "uncertain": uncertain, **nothing},
+    ], story
+    linked = """select count(*) as replies, count(distinct r.cause_id) as causes from messages r join messages q
+        on q.message_id = r.cause_id and q.desk = 'inbound' where r.desk = 'outbound'"""
+    assert oracle.rows(linked) == [{"replies": total, "causes": total}], story
 
 
 def run(folder: Path, cases: list[tuple[Kind, int, int]]) -> None:

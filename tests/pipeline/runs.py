@@ -18,6 +18,7 @@ from tests.faults.aftermath import Told
 from tests.faults.swarm import Swarm
 from tests.faults.test_kills import killed
 from tests.faults.traffic import POLICIES
+from tests.gateway.test_kills import KEYED, converse
 from tests.relay.harness import HOST
 from tests.relay.process import RelayProcess
 from tests.unit.cli.house import PROGRAM
@@ -84,6 +85,17 @@ async def _besiege(process: RelayProcess, swarm: Swarm, seconds: float, kills: i
         await asyncio.to_thread(process.start)
         swarm.open.set()
     await coming
+
+
+@role("gateway")
+def gateway(folder: Path, journal: Path, seconds: float) -> int:
+    """A hundred sessions talk to a gateway that is killed while it works and sends; each is answered once."""
+    kills = max(int(seconds / 2), 2)
+    settings = {"store.node": "gateway", "journal.dir": str(journal), "journal.export_s": "0.5", "journal.wait_s": "1"}
+    uvloop.run(converse(folder, KEYED, kills, 7, settings))
+    words = ["--set", f"journal.dir={journal}", "journal", "export"]
+    subprocess.run([*PROGRAM, *words], cwd=folder, check=True, capture_output=True)
+    return kills + 2  # the last one is the check's
 
 
 @role("engine", "out_of_order")
