@@ -171,7 +171,9 @@ def test_a_wrong_password_is_told_without_it_and_no_mail_dies_of_it():
         (b"", "the connection ended"),
         (b"* OK hi\r\n* {999999999}\r\n", "at most"),
         (b"* OK hi\r\np1 BAD what?\r\n", "refused"),
-        (b"x" * 2_000_000, "too long"),
+        (b"* OK hi\r\n" + b"* LIST x\r\n" * 100_001, "says too much"),
+        (b"* OK hi\r\n" + (b"* {50000}\r\n" + b"x" * 50_000 + b"\r\n") * 400, "says too much"),
+        (b"x" * 17_000_000, "too long"),
     ],
 )
 def test_a_server_that_does_not_speak_imap_is_left(said: bytes, error: str):

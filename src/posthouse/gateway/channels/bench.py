@@ -59,19 +59,20 @@ class Changes:
         for event in self._waiting:
             event.set()
 
-    async def until(self, condition: Callable[[], bool], what: str) -> None:
-        """Wait until a condition holds; NotConforming if it does not for long."""
+    async def until(self, condition: Callable[[], bool], what: str, within_s: float | None = None) -> None:
+        """Wait until a condition holds; NotConforming if it does not for long (``DEADLINE_S``, if nothing is said)."""
+        within_s = DEADLINE_S if within_s is None else within_s
         event = asyncio.Event()
         self._waiting.add(event)
         try:
-            async with asyncio.timeout(DEADLINE_S):
+            async with asyncio.timeout(within_s):
                 while not condition():
                     # Not every network can ring: its other side is looked at now and then.
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(event.wait(), LOOK_S)
                     event.clear()
         except TimeoutError:
-            raise NotConforming(f"{what}: not within {DEADLINE_S:g} s") from None
+            raise NotConforming(f"{what}: not within {within_s:g} s") from None
         finally:
             self._waiting.discard(event)
 

@@ -1,7 +1,7 @@
 """A small IMAP client (RFC 9051, and RFC 3501 before it): as much as it takes to read a mailbox and wait for news.
 
-In: commands as methods. Out: what the server answers, within limits: a line, a literal and the number of responses to
-one command are bounded. A password is sent once and stands in no error.
+In: commands as methods. Out: what the server answers, within limits: a line, a literal, and number and size of all
+responses to one command are bounded. A password is sent once and stands in no error.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import re
 import ssl
 from typing import Self
 
-LINE_BYTES_MAX = 1_048_576
+LINE_BYTES_MAX = 16_777_216
+"""A line names all mails that were found: room for two million."""
 RESPONSES_MAX = 100_000
 _LITERAL = re.compile(rb"\{([0-9]{1,12})\+?\}$")
 _UIDVALIDITY = re.compile(rb"\[UIDVALIDITY ([0-9]+)\]", re.IGNORECASE)
@@ -209,9 +210,11 @@ class Imap:
 
     async def _answered(self, tag: bytes) -> list[Response]:
         found: list[Response] = []
+        size_bytes = 0
         while not self._check_tagged(tag, response := await self._response()):
             found.append(response)
-            if len(found) > RESPONSES_MAX:
+            size_bytes += sum(map(len, response))
+            if len(found) > RESPONSES_MAX or size_bytes > LINE_BYTES_MAX + self._literal_bytes_max:
                 raise ImapError("the server says too much")
         return found
 
