@@ -70,6 +70,8 @@ class _Entry(NamedTuple):
     posted_at: Instant
     message: Message | None
     quiet: bool
+    stands_for: Ref | None
+    """The message of ours whose image the entry is."""
 
 
 @operation("openclaw.import")
@@ -106,6 +108,8 @@ def _plan(context: Context, entry: _Entry, root: str, now: Instant) -> str | Com
     kept = context.store.kept_value(SHELF, entry.key)
     if kept is not None:
         return "known" if decode(kept).digest == entry.digest else "conflict"
+    if entry.stands_for is not None and context.store.message(entry.stands_for) is not None:
+        return "known"
     at = context.access.now()
     ref = None if entry.message is None else entry.message.ref
     receipt = Receipt(entry.digest, root, entry.source, entry.result, ref, at, context.by)
@@ -207,7 +211,16 @@ def _entry(fields: Any) -> _Entry:
         fields["posted_at"],
         message,
         plain is None or plain["quiet"] is not False,
+        _ref(fields.get("stands_for")),
     )
+
+
+def _ref(value: Any) -> Ref | None:
+    if value is None:
+        return None
+    if not isinstance(value, list | tuple) or len(value) != 4 or not all(type(name) is str for name in value):
+        raise InvalidInput("openclaw.import: stands_for is [desk, mailbox, sender, id]")
+    return Ref(*value)
 
 
 def _only(ref: Ref, state: State) -> Filter:

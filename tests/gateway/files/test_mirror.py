@@ -13,11 +13,10 @@ import pytest
 from tests.gateway import test_stale_socket as stale
 from tests.gateway.conftest import House as Plain
 from tests.gateway.importing.test_openclaw import write
+from tests.gateway.importing.test_running import take
 from tests.unit.cli.house import House
 
 from posthouse.config import Config, load
-from posthouse.control.catalogue import run
-from posthouse.control.operation import Context
 from posthouse.engine.engine import Engine
 from posthouse.gateway.files.layout import stem_of
 from posthouse.gateway.files.mirror import Mirror
@@ -250,14 +249,13 @@ def test_files_of_a_store_that_is_gone_are_taken_over(tmp_path: Path) -> None:
     tell(tmp_path, ("files", second))
 
 
-def test_what_is_imported_from_that_folder_by_hand_is_known(tmp_path: Path) -> None:
+def test_an_import_of_that_folder_by_hand_knows_what_is_ours(tmp_path: Path) -> None:
     async def story(shelf: Shelf) -> None:
-        await shelf.engine.do(letter("o1").post())
-        await shelf.until(lambda: len(shelf.files()) == 1)
-        context = Context(shelf.engine, shelf.config, "operator:test", lambda done, total, doing: None)
-        answer = await asyncio.to_thread(run, context, "openclaw.rollback", {"root": str(shelf.folder)})
-        assert not isinstance(answer, tuple)
-        assert answer["undone"] == []
+        await shelf.engine.apply(letter("o1").post(), letter("o2", thread="x").post())
+        await shelf.engine.do(Settle(letter("o2", thread="x").ref, None, Verdict.REJECTED))
+        await shelf.until(lambda: len(shelf.files()) == len(shelf.files("failed")) == 1)
+        assert await asyncio.to_thread(take, shelf.engine, shelf.folder) == ["known", "known"]
+        assert len(shelf.engine.store.messages(Filter("outbound"))) == 2
 
     tell(tmp_path, ("files", story))
 

@@ -18,8 +18,9 @@ from ...mailbox.message import Ref
 from .. import strict
 from ..importing.entry import Queue, Unfit
 from ..importing.files import FOLDERS, read_file
+from ..importing.letters import marked
 from ..letter import Json
-from .layout import PLACES, Image, ref_of
+from .layout import PLACES, Image
 
 QUEUE = FOLDERS[Queue.OUTBOUND]
 
@@ -74,7 +75,7 @@ class Folder:
 
     def _ref(self, stem: str, place: str) -> Ref | None:
         try:
-            return ref_of(_fields(read_file(self._file(stem, place))))
+            return marked(_fields(read_file(self._file(stem, place))))
         except (OSError, Unfit, InvalidInput):
             return None
 
@@ -103,7 +104,7 @@ class Folder:
     def _is_ours(self, stem: str, place: str, ref: Ref, digest: str | None) -> bool:
         try:
             data = read_file(self._file(stem, place))
-            found = ref_of(_fields(data))
+            found = marked(_fields(data))
         except (OSError, Unfit, InvalidInput):
             return False
         if found is not None:

@@ -20,10 +20,9 @@ from typing import NamedTuple
 from ...errors import InvalidInput
 from ...mailbox.message import Ref, State
 from ...mailbox.store import MessageView
-from ..importing.letters import NAME, ORIGIN
-from ..letter import OUTBOUND_DESK, Json, Outbound, Part
+from ..importing.letters import MARK, NAME, ORIGIN
+from ..letter import Json, Outbound, Part
 
-MARK = "posthouse"
 OURS = frozenset({"alert", "result"})
 """Channels of the gateway's own, which no other program could send over."""
 WAITING, FAILED, REVIEW = "", "failed", "review"
@@ -60,18 +59,6 @@ def stem_of(ref: Ref) -> str:
         return ref.id
     digest = hashlib.sha256("\0".join(ref).encode()).digest()
     return str(uuid.UUID(bytes=digest[:16], version=4))
-
-
-def ref_of(fields: Json) -> Ref | None:
-    """The message that a file stands for; None if it is another program's."""
-    mark = fields.get(MARK)
-    if not isinstance(mark, dict):
-        return None
-    names = [mark.get(name) for name in ("mailbox", "origin", "id")]
-    if not all(isinstance(name, str) for name in names):
-        return None
-    mailbox, origin, id = names
-    return Ref(OUTBOUND_DESK, str(mailbox), str(origin), str(id))
 
 
 def image(view: MessageView) -> Image | None:

@@ -11,13 +11,15 @@ from typing import Any
 
 from ...errors import InvalidInput
 from ...mailbox.check import KEY_BYTES_MAX
-from ...mailbox.message import Message
-from ..letter import DEFAULT_ACCOUNT, Inbound, Media, Outbound, Part, parts_from_json, tidy
+from ...mailbox.message import Message, Ref
+from ..letter import DEFAULT_ACCOUNT, OUTBOUND_DESK, Inbound, Media, Outbound, Part, parts_from_json, tidy
 from .entry import Entry, Json, Queue, Result, Unfit
 
 ORIGIN = "import"
 """Who asked for what is imported, as the engine's sender."""
 NAME = "openclaw"
+MARK = "posthouse"
+"""The field of a file that stands for a message of ours: {"mailbox", "origin", "id"}."""
 _SENT_AS = ("id", "enqueuedAt", "channel", "to", "accountId", "payloads", "threadId", "replyToId", "preparedBatch")
 """Fields of an outbound entry that the letter itself carries."""
 _TEXTS = ("text", "body", "content", "caption", "message")
@@ -33,6 +35,18 @@ def key_of(entry: Entry) -> str:
     if len(key.encode(errors="replace")) > KEY_BYTES_MAX or key != tidy(key):
         return f"{entry.queue}/sha256-{hashlib.sha256(key.encode(errors='replace')).hexdigest()}"
     return key
+
+
+def marked(fields: Json) -> Ref | None:
+    """The outbound message of ours that a file stands for; None if it is another program's."""
+    mark = fields.get(MARK)
+    if not isinstance(mark, dict):
+        return None
+    names = [mark.get(name) for name in ("mailbox", "origin", "id")]
+    if not all(isinstance(name, str) for name in names):
+        return None
+    mailbox, origin, id = names
+    return Ref(OUTBOUND_DESK, str(mailbox), str(origin), str(id))
 
 
 def message_of(entry: Entry) -> Message | None:

@@ -29,6 +29,7 @@ def plain(entry: Entry, now: Instant, policies: Mapping[str, Policy]) -> Json:
         "reason": entry.verdict.reason,
         "error": entry.error,
         "due_at": entry.due_at,
+        "stands_for": letters.marked(entry.fields),
         "posted_at": now if entry.enqueued_at is None else min(entry.enqueued_at, now),
         "message": None
         if message is None
