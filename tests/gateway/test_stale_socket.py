@@ -116,11 +116,6 @@ def test_every_message_is_answered_once_and_in_order_or_known_to_be_uncertain_wh
     run(tmp_path, [(make, seed) for make in (keyed, plain) for seed in range(3)])
 
 
-@pytest.mark.timeout(300)
-def test_a_network_that_can_be_asked_is_answered_exactly_once_too(tmp_path: Path) -> None:
-    run(tmp_path, [(asking, 0)])
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(1_500)
 @pytest.mark.parametrize("make", [keyed, plain, asking])

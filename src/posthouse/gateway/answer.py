@@ -14,7 +14,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
+from types import TracebackType
 from typing import Protocol
 
 from ..errors import InvalidInput, PosthouseError
@@ -111,16 +112,18 @@ class Work:
             with contextlib.suppress(RuntimeError):  # the loop is closed: the work is long over
                 loop.call_soon_threadsafe(self._put_off)
 
-    @contextlib.asynccontextmanager
-    async def limited(self, silent_s: float, whole_s: float) -> AsyncIterator[None]:
+    def limited(self, silent_s: float, whole_s: float) -> Limited:
         """TimeoutError where no progress comes for ``silent_s`` seconds, or after ``whole_s`` in all."""
+        return Limited(self, silent_s, whole_s)
+
+    def begin(self, scope: asyncio.Timeout, silent_s: float, whole_s: float) -> None:
+        """From now on ``progress`` puts off the end of this scope."""
         self._loop = asyncio.get_running_loop()
-        self._silent_s, self._until = silent_s, self._loop.time() + whole_s
-        try:
-            async with asyncio.timeout(min(silent_s, whole_s)) as self._scope:
-                yield
-        finally:
-            self._scope = None
+        self._scope, self._silent_s, self._until = scope, silent_s, self._loop.time() + whole_s
+
+    def end(self) -> None:
+        """From now on it does nothing."""
+        self._scope = None
 
     def _put_off(self) -> None:
         if self._scope is not None and self._loop is not None and not self._scope.expired():
@@ -135,6 +138,27 @@ class Work:
             "attempt": self.attempt,
             "messages": [{"id": m.id, **m.as_json()} for m in self.messages],
         }
+
+
+class Limited:
+    """Around a handler's work: the time that it may take."""
+
+    __slots__ = ("_scope", "_silent_s", "_whole_s", "_work")
+
+    def __init__(self, work: Work, silent_s: float, whole_s: float) -> None:
+        self._work, self._silent_s, self._whole_s = work, silent_s, whole_s
+        self._scope = asyncio.timeout(min(silent_s, whole_s))
+
+    async def __aenter__(self) -> None:
+        await self._scope.__aenter__()
+        self._work.begin(self._scope, self._silent_s, self._whole_s)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._work.end()
+        # It raises TimeoutError in place of the cancellation that it caused.
+        await self._scope.__aexit__(kind, error, trace)
 
 
 class Handler(Protocol):
