@@ -128,6 +128,24 @@ async def test_who_does_not_read_makes_the_writer_wait_and_nobody_else() -> None
 
 
 @coroutine
+async def test_a_stream_that_is_forgotten_holds_no_memory() -> None:
+    async with hosts(2) as (alice, bob):
+
+        async def tells(stream: Stream) -> None:
+            await stream.write(bytes(100_000))
+
+        bob.handle("/tell", tells)
+        connection = await alice.dial(bob.address)
+        stream = await alice.open_stream(bob.peer_id, "/tell")
+        stream.close_write()
+        await until(lambda: connection.session.unread_bytes >= 100_000 and not connection.streams)
+        assert alice._memory.used >= 100_000
+        del stream
+        gc.collect()
+        assert connection.session.unread_bytes == alice._memory.used == 0
+
+
+@coroutine
 async def test_frames_and_lines_are_bounded_before_they_are_read() -> None:
     async with hosts(2) as (alice, bob):
         await alice.dial(bob.address)

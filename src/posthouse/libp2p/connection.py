@@ -50,7 +50,13 @@ class Connection(asyncio.Protocol):
     """A connection, from its socket to its end."""
 
     def __init__(
-        self, owner: Owner, key: PrivateKey, settings: Settings, dialled: bool, expected: PeerId | None
+        self,
+        owner: Owner,
+        key: PrivateKey,
+        settings: Settings,
+        dialled: bool,
+        expected: PeerId | None,
+        memory: yamux.Memory,
     ) -> None:
         self._owner = owner
         self._settings = settings
@@ -60,7 +66,7 @@ class Connection(asyncio.Protocol):
         self._upgrade: Upgrade | None = Upgrade(
             dialled, key, X25519PrivateKey.generate(), X25519PrivateKey.generate(), expected
         )
-        self.session = yamux.Session(dialled, settings.bounds)
+        self.session = yamux.Session(dialled, settings.bounds, memory)
         self.peer: PeerId
         self.public_key: PublicKey
         self.address: Multiaddr | None = None
@@ -300,13 +306,13 @@ class Connection(asyncio.Protocol):
     # Writing.
 
     @property
-    def takes_data(self) -> bool:
-        """Whether streams may write now."""
-        return not self._paused and self._pending_bytes < self._settings.write_high_bytes
+    def room_bytes(self) -> int:
+        """How much streams may write now."""
+        return 0 if self._paused else max(self._settings.write_high_bytes - self._pending_bytes, 0)
 
     def wants_to_write(self, stream: Stream) -> None:
         """Wake it when there is room."""
-        if not self.takes_data:
+        if not self.room_bytes:
             self._writers.append(stream)
 
     def flush_soon(self, size: int = 0) -> None:

@@ -26,6 +26,7 @@ from .multiaddr import Multiaddr
 from .peer_id import PeerId
 from .settings import Settings
 from .stream import Stream
+from .yamux import Memory
 
 log = logging.getLogger(__name__)
 
@@ -82,6 +83,7 @@ class Host:
         self.settings = settings or Settings()
         self.peer_id = PeerId.of(key.public)
         self.book = AddressBook(self.settings.peers_known_max, self.settings.addresses_known_max)
+        self._memory = Memory(self.settings.unread_bytes_max)
         self._handlers: dict[str, Handler] = {}
         self._peers: dict[PeerId, list[Connection]] = {}
         self._info: dict[PeerId, Info] = {}
@@ -146,7 +148,7 @@ class Host:
             raise ConnectionLost("the host is closed")
         loop = asyncio.get_running_loop()
         server = await loop.create_server(
-            lambda: Connection(self, self._key, self.settings, False, None),
+            lambda: Connection(self, self._key, self.settings, False, None, self._memory),
             endpoint.host,
             endpoint.port,
             backlog=self.settings.backlog,
@@ -233,7 +235,7 @@ class Host:
         try:
             connection, address = await dial_any(
                 self.book.of(peer),
-                lambda: Connection(self, self._key, settings, True, peer),
+                lambda: Connection(self, self._key, settings, True, peer, self._memory),
                 settings.dial_stagger_s,
                 settings.dial_s,
             )

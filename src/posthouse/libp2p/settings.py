@@ -57,7 +57,9 @@ class Settings:
     # Memory.
     write_high_bytes: int = 262_144
     """What a socket has not taken yet; past it, whoever writes waits."""
-    output_bytes_max: int = 8_388_608
+    unread_bytes_max: int = 134_217_728
+    """What all streams of all connections hold unread; the stream that brings more is reset."""
+    output_bytes_max: int = 4_194_304
     """The same with what we must answer; past it, the connection is closed."""
 
     # What we know of others.

@@ -155,8 +155,9 @@ class Stream:
         while True:
             self._check_writable()
             taken = 0
-            if self.connection.takes_data:
-                taken = self._session.write(self._flow, data)
+            room = self.connection.room_bytes
+            if room:
+                taken = self._session.write(self._flow, data if len(data) <= room else memoryview(data)[:room])
                 self.connection.flush_soon(taken)
             if taken == len(data):
                 return
@@ -215,6 +216,10 @@ class Stream:
             self.close()
         else:
             self.reset()
+
+    def __del__(self) -> None:
+        # Whoever forgets a stream forgets what it holds, too.
+        self._session.stop_reading(self._flow)
 
     # For the connection.
 

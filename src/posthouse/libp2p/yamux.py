@@ -46,6 +46,16 @@ class Bounds:
     """Of one frame for a stream that is already gone; a longer one ends the connection."""
 
 
+class Memory:
+    """What many sessions hold unread together, and how much that may be."""
+
+    __slots__ = ("most", "used")
+
+    def __init__(self, bytes_max: int) -> None:
+        self.most = bytes_max
+        self.used = 0
+
+
 class Flow:
     """One stream's state. Whoever uses it calls the session; the session changes it."""
 
@@ -96,9 +106,10 @@ class Flow:
 class Session:
     """All streams of one connection."""
 
-    def __init__(self, client: bool, bounds: Bounds) -> None:
-        """``client``: we dialled."""
+    def __init__(self, client: bool, bounds: Bounds, memory: Memory | None = None) -> None:
+        """``client``: we dialled. ``memory`` is shared with other sessions."""
         assert bounds.window_bytes >= WINDOW_BYTES
+        self._memory = memory or Memory(bounds.unread_bytes_max)
         self._bounds = bounds
         self._parity = 1 if client else 0
         self._next_id = 1 if client else 2
@@ -179,13 +190,15 @@ class Session:
         flow = self._body
         if flow is None or flow.deaf or flow.reset:
             return
-        if self.unread_bytes + len(data) > self._bounds.unread_bytes_max:
+        size, memory = len(data), self._memory
+        if self.unread_bytes + size > self._bounds.unread_bytes_max or memory.used + size > memory.most:
             self.refused += 1
             self.reset(flow)
         else:
             flow.unread.append(data)
-            flow.unread_bytes += len(data)
-            self.unread_bytes += len(data)
+            flow.unread_bytes += size
+            self.unread_bytes += size
+            memory.used += size
         changed[flow] = None
 
     def _close_body(self, changed: dict[Flow, None]) -> None:
@@ -293,6 +306,7 @@ class Session:
         size = len(data)
         flow.unread_bytes -= size
         self.unread_bytes -= size
+        self._memory.used -= size
         flow.credit += size
         if flow.credit * 2 >= self._bounds.window_bytes and not flow.ended_in and not flow.reset:
             flow.window_in += flow.credit
@@ -324,6 +338,7 @@ class Session:
             flow.unread.appendleft(data)
             flow.unread_bytes += len(data)
             self.unread_bytes += len(data)
+            self._memory.used += len(data)
             flow.credit -= len(data)
 
     def stop_reading(self, flow: Flow) -> None:
@@ -375,6 +390,7 @@ class Session:
 
     def _drop_unread(self, flow: Flow) -> None:
         self.unread_bytes -= flow.unread_bytes
+        self._memory.used -= flow.unread_bytes
         flow.unread.clear()
         flow.unread_bytes = flow.offset = 0
 

@@ -10,7 +10,21 @@ from hypothesis import strategies as st
 
 from posthouse.libp2p import yamux
 from posthouse.libp2p.errors import ConnectionLost, LimitReached, StreamReset, YamuxError
-from posthouse.libp2p.yamux import ACK, DATA, FIN, GO_AWAY, PING, RST, SYN, WINDOW, WINDOW_BYTES, Bounds, Flow, Session
+from posthouse.libp2p.yamux import (
+    ACK,
+    DATA,
+    FIN,
+    GO_AWAY,
+    PING,
+    RST,
+    SYN,
+    WINDOW,
+    WINDOW_BYTES,
+    Bounds,
+    Flow,
+    Memory,
+    Session,
+)
 
 BOUNDS = Bounds(streams_in_max=4, streams_out_max=4, unread_bytes_max=4 * WINDOW_BYTES, discard_bytes_max=1_000)
 
@@ -153,6 +167,23 @@ def test_what_nobody_reads_is_bounded_over_all_streams() -> None:
     assert pair.server.unread_bytes == WINDOW_BYTES
     pair.server.read(there, WINDOW_BYTES)
     assert pair.server.unread_bytes == 0
+
+
+def test_what_nobody_reads_is_bounded_over_all_connections() -> None:
+    memory = Memory(3_000)
+    servers = [Session(False, BOUNDS, memory) for _ in range(2)]
+    for server in servers:
+        server.receive(frame(DATA, SYN, 1, 1_500) + bytes(1_500))
+    assert memory.used == 3_000
+    servers[0].receive(frame(DATA, SYN, 3, 1) + b"x")
+    assert servers[0].opened[1].reset
+    assert not servers[0].opened[0].reset
+    servers[1].read(servers[1].opened[0], 500)
+    servers[0].receive(frame(DATA, SYN, 5, 1) + b"x")
+    assert not servers[0].opened[2].reset
+    for server in servers:
+        server.end()
+    assert memory.used == 0
 
 
 def test_what_is_read_in_any_pieces_or_given_back_comes_in_order() -> None:
