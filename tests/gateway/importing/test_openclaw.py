@@ -14,8 +14,9 @@ import pytest
 from tests.gateway.importing.conftest import SAMPLES, Sample
 from tests.unit.cli.house import House
 
+from posthouse.cli import import_openclaw
 from posthouse.control import openclaw
-from posthouse.control.operator import open_store
+from posthouse.control.operator import Operator, open_store
 from posthouse.gateway.letter import Inbound, Outbound
 from posthouse.mailbox.command import Filter, Lease, Settle, Verdict
 from posthouse.mailbox.message import SECOND, Ref, State
@@ -375,3 +376,24 @@ def test_a_row_that_was_deleted_there_is_not_missed_here(house: House, sample: S
     document = taken(house, folder)
     assert sum(document["imported"].values()) == 0
     assert len(kept(house)) == 2
+
+
+def test_an_interrupted_import_is_completed_by_the_next(
+    house: House, sample: Sample, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = sample("2026.9.6")
+    foreseen = taken(house, folder, "--dry-run")
+    monkeypatch.setattr(import_openclaw, "PAGE_ENTRIES", 3)
+    call, calls = Operator.call, []
+
+    def failing(self: Operator, *given: Any) -> Any:
+        calls.append(given)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return call(self, *given)
+
+    monkeypatch.setattr(Operator, "call", failing)
+    house.run("import", "openclaw", str(folder), "--now", AT["2026.9.6"], code=130)
+    document = taken(house, folder)
+    assert document["known"] == 6
+    assert sum(document["imported"].values()) == sum(foreseen["imported"].values()) - 6
