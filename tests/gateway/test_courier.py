@@ -27,7 +27,7 @@ from posthouse.gateway.courier import SendLimits
 from posthouse.gateway.letter import OUTBOUND_DESK, Outbound, Part
 from posthouse.gateway.pacing import Breaker, Pace
 from posthouse.gateway.service import Gateway
-from posthouse.mailbox.command import Cancel, Lease, Settle, Verdict
+from posthouse.mailbox.command import Cancel, Lease
 from posthouse.mailbox.message import State
 from posthouse.mailbox.outcome import Leased, Refused, Settled
 from posthouse.mailbox.policy import Policy, ladder
@@ -129,6 +129,8 @@ async def settled(gateway: Gateway, watch: Watch, out: Outbound) -> MessageView:
         (Permanent("no such chat"), State.DEAD, "permanent", 1, None),
         (Transient("try later"), State.READY, "failed", 1, 100),
         (RateLimited(30), State.READY, "rate_limited", 1, 30),
+        (RateLimited(1e30), State.READY, "rate_limited", 1, 7 * 86_400),
+        (RateLimited(float("nan")), State.READY, "rate_limited", 1, 7 * 86_400),
         (Offline("away", after_s=50), State.READY, "offline", 0, 50),
         (Unclear("cut"), State.UNCERTAIN, "unknown", 1, None),
         (ValueError("a fault of the channel"), State.UNCERTAIN, "unknown", 1, None),
@@ -419,25 +421,6 @@ def test_what_a_crash_interrupted_is_settled_by_what_the_channel_knows(
         await watch.until(lambda: view(gateway.engine, letter(2, to="another")).state is State.DELIVERED)
         await watch.until(lambda: view(gateway.engine, letter()).state is state)
         assert len([s for s in channel.sent if s.outbound.id == "out1"]) == sent
-
-    run(house, channel, story)
-
-
-def test_an_imported_message_that_may_have_been_sent_is_not_sent_again_by_itself(house: House) -> None:
-    async def imported() -> None:
-        async with house.engine() as engine:
-            await engine.do(letter(origin="import").post())
-            await engine.do(Lease(OUTBOUND_DESK, "net/default", "token"))
-            await engine.do(Settle(letter(origin="import").ref, "token", Verdict.UNCERTAIN))
-
-    asyncio.run(imported())
-    channel = Script(idempotent=True)
-
-    async def story(gateway: Gateway, watch: Watch) -> None:
-        await gateway.engine.do(letter(2).post())
-        await watch.until(lambda: count(gateway.engine, OUTBOUND_DESK, State.DELIVERED) == 1)
-        assert [s.outbound.id for s in channel.sent] == ["out2"]
-        assert count(gateway.engine, OUTBOUND_DESK, State.UNCERTAIN) == 1
 
     run(house, channel, story)
 

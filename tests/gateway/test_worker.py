@@ -185,6 +185,8 @@ def test_replies_may_be_texts_lists_or_returned_refusals(house: House) -> None:
         "rejection": Reject("no"),
         "nonsense": 17,
         "oversize": "x" * 2_000_000,
+        "endless": Reply((Part("a"),), expires_after_s=1e30),
+        "odd": Reply((Part("a"),), to="a\x00b"),
         "elsewhere": Reply((Part("a"),), channel="mail", to="ann@example.org"),
     }
 
@@ -202,7 +204,7 @@ def test_replies_may_be_texts_lists_or_returned_refusals(house: House) -> None:
                 found.setdefault(reply.cause, []).append([part.text for part in reply.parts])
             assert found == {"text-1": [["a"]], "list-1": [["a"], ["b", "c"]], "elsewhere-1": [["a"]]}
             errors = {v.message.id: v.error for v in messages(scene.engine, INBOUND_DESK, State.DEAD)}
-            assert set(errors) == {"rejection-1", "nonsense-1", "oversize-1"}
+            assert set(errors) == {"rejection-1", "nonsense-1", "oversize-1", "endless-1", "odd-1"}
             assert "oversize" in str(errors["oversize-1"])
             assert "returned int" in str(errors["nonsense-1"])
             (away,) = [reply for reply in scene.replies() if reply.cause == "elsewhere-1"]

@@ -39,7 +39,7 @@ from .channel import Channel, Connection, Offline, Permanent, RateLimited, Recon
 from .letter import OUTBOUND_DESK, Outbound, outbound_mailbox
 from .pacing import Breaker, Pace
 from .stats import CourierStats
-from .worker import ERROR_CHARS_MAX, STORE_PAUSE_S
+from .worker import ERROR_CHARS_MAX, STORE_PAUSE_S, bounded_s, watched
 
 log = logging.getLogger("posthouse.gateway")
 
@@ -126,9 +126,10 @@ class Courier:
 
     def start(self) -> None:
         """Begin to send; on a running event loop."""
-        self._tasks.append(asyncio.create_task(self._run(), name=f"courier of {self.mailbox}"))
+        self._tasks.append(watched(asyncio.create_task(self._run(), name=f"the courier of {self.mailbox}")))
         if isinstance(self.channel, Reconciles) or self.channel.idempotent:
-            self._tasks.append(asyncio.create_task(self._keep_asking(), name=f"reconciling {self.mailbox}"))
+            asking = asyncio.create_task(self._keep_asking(), name=f"asking about {self.mailbox}")
+            self._tasks.append(watched(asking))
 
     async def close(self) -> None:
         """Take nothing more, let sends finish for a while, settle the rest by what is certain. Idempotent."""
@@ -257,7 +258,7 @@ class Courier:
 
     async def _settle(self, token: str, delivery: Delivery, end: _End) -> None:
         ref = delivery.message.ref
-        due_at = None if end.after_s is None else self._engine.now() + int(end.after_s * SECOND)
+        due_at = None if end.after_s is None else self._engine.now() + int(bounded_s(end.after_s) * SECOND)
         error = None if end.error is None else end.error.encode(errors="replace").decode()[:ERROR_CHARS_MAX]
         settle = Settle(ref, token, end.verdict, due_at, end.reason, error, self.mailbox)
         while True:

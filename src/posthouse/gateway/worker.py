@@ -26,10 +26,10 @@ from dataclasses import dataclass
 from ..engine.engine import Engine
 from ..errors import EngineClosed, InvalidInput, StoreError
 from ..mailbox.command import Command, Lease, Post, Release, Renew, Settle, Together, Verdict
-from ..mailbox.message import SECOND
+from ..mailbox.message import SECOND, check_message
 from ..mailbox.outcome import FAILURES, Delivery, Leased, LeaseLost, Outcome, Refused
-from .answer import Away, Handler, Reject, RetryLater, Work
-from .letter import INBOUND_DESK, Inbound
+from .answer import DELAY_S_MAX, Away, Handler, Reject, RetryLater, Work
+from .letter import INBOUND_DESK, Inbound, Reply
 from .stats import WorkerStats
 
 log = logging.getLogger("posthouse.gateway")
@@ -100,10 +100,10 @@ class Worker:
 
     def start(self) -> None:
         """Begin to work; on a running event loop."""
-        self._tasks.append(asyncio.create_task(self._dispatch(), name="gateway worker"))
+        self._tasks.append(watched(asyncio.create_task(self._dispatch(), name="the worker")))
         lease_s = self._engine.store.policies[self._desk].lease_s
         if lease_s is not None:
-            self._tasks.append(asyncio.create_task(self._renew(lease_s / 3), name="gateway renewals"))
+            self._tasks.append(watched(asyncio.create_task(self._renew(lease_s / 3), name="renewing of leases")))
 
     async def close(self) -> None:
         """Take nothing more, let handlers finish for a while, give back the rest. Idempotent."""
@@ -208,6 +208,10 @@ class Worker:
             await self._settle(job, commands)
         except EngineClosed:
             self._over(job)  # the next process finds the lease, and takes it from there
+        except Exception:
+            # Nobody renews its lease any more, so it comes again when that is over.
+            log.exception("%s could not be settled", job.deliveries[-1].message.id)
+            self._over(job)
 
     async def _handled(self, job: _Job) -> list[Command]:
         """Have it handled; how it is to be settled."""
@@ -219,12 +223,7 @@ class Worker:
         try:
             async with work.limited(self._limits.timeout_s, self._limits.max_s):
                 replies = await self._handler.handle(work)
-            now = self._engine.now()
-            posts = [
-                # What is answered must not be asked again because the queue of answers is full.
-                Post(reply.answering(work.message, number, now).message(), exempt=True)
-                for number, reply in enumerate(replies)
-            ]
+            posts = self._posts(work, replies)
         except RetryLater as later:
             job.what = "retried"
             reason = "rate_limited" if later.rate_limited else None
@@ -246,11 +245,21 @@ class Worker:
         job.what, job.replies = "handled", len(posts)
         return [Together((*posts, *self._all(job, Verdict.DELIVERED)))]
 
+    def _posts(self, work: Work, replies: Sequence[Reply]) -> list[Post]:
+        now = self._engine.now()
+        posts: list[Post] = []
+        for number, reply in enumerate(replies):
+            message = reply.answering(work.message, number, now).message()
+            check_message(message)
+            # What is answered must not be asked again because the queue of answers is full.
+            posts.append(Post(message, exempt=True))
+        return posts
+
     def _all(
         self, job: _Job, verdict: Verdict, after_s: float | None = None, reason: str | None = None, error: str = ""
     ) -> list[Command]:
         """The same for every message of the batch."""
-        due_at = None if after_s is None else self._engine.now() + int(after_s * SECOND)
+        due_at = None if after_s is None else self._engine.now() + int(bounded_s(after_s) * SECOND)
         text = error.encode(errors="replace").decode()[:ERROR_CHARS_MAX] or None
         return [
             Settle(d.message.ref, job.token, verdict, due_at=due_at, reason=reason, error=text, holder=self._holder)
@@ -311,6 +320,22 @@ class Worker:
                 if isinstance(outcome, LeaseLost) and not job.settling and job.task is not None:
                     job.lost = True
                     job.task.cancel()
+
+
+def watched(task: asyncio.Task[None]) -> asyncio.Task[None]:
+    """Say so, should a task that runs as long as the gateway end by itself."""
+
+    def ended(done: asyncio.Task[None]) -> None:
+        if not done.cancelled() and (error := done.exception()) is not None and not isinstance(error, EngineClosed):
+            log.critical("%s has stopped", done.get_name(), exc_info=error)
+
+    task.add_done_callback(ended)
+    return task
+
+
+def bounded_s(after_s: float) -> float:
+    """A wait that somebody else asked for, as far as it makes sense."""
+    return min(max(after_s, 0.0), DELAY_S_MAX) if after_s == after_s else DELAY_S_MAX
 
 
 def _refusal(outcome: Outcome) -> str:
