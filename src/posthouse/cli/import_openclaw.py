@@ -107,8 +107,8 @@ def _import(session: Session, config: Config, folder: Path, root: str, now: int,
     from ..gateway.importing.openclaw import read
 
     report = Report(root, dry_run)
-    found = read(folder, now, config.policies)
     with session.progress() as progress, contextlib.ExitStack() as stack:
+        found = stack.enter_context(contextlib.closing(read(folder, now, config.policies)))
         operator: Operator | None = None
 
         def prepared() -> Iterator[tuple[Entry, Json]]:

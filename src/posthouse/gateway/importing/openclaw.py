@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
 
 from ...errors import BadFile
@@ -24,8 +24,8 @@ DESKS = {Queue.OUTBOUND: OUTBOUND_DESK, Queue.SESSION: INBOUND_DESK, Queue.INGRE
 """Where each queue's entries go."""
 
 
-def read(folder: Path, now: Instant, policies: Mapping[str, Policy]) -> Iterator[Found]:
-    """Everything in the folder. BadFile if there is no queue of OpenClaw in it."""
+def read(folder: Path, now: Instant, policies: Mapping[str, Policy]) -> Generator[Found, None, None]:
+    """Everything in the folder; to be closed. BadFile if there is no queue of OpenClaw in it."""
     if not folder.is_dir():
         raise BadFile(f"{folder} is no folder; name OpenClaw's state folder, such as ~/.openclaw")
     by_queue = {queue: policies[desk] for queue, desk in DESKS.items()}
@@ -38,7 +38,9 @@ def read(folder: Path, now: Instant, policies: Mapping[str, Policy]) -> Iterator
     return _found(folder, now, by_queue, review)
 
 
-def _found(folder: Path, now: Instant, policies: dict[Queue, Policy], review: Mapping[Queue, float]) -> Iterator[Found]:
+def _found(
+    folder: Path, now: Instant, policies: dict[Queue, Policy], review: Mapping[Queue, float]
+) -> Generator[Found, None, None]:
     beside: frozenset[str] | None = None
     if os.path.lexists(folder / database.PATH):
         # Whatever is the matter with it: its queue has moved there, so files beside it are left-overs.
