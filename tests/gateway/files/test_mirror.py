@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from tests.gateway import test_stale_socket as stale
+from tests.gateway.api.test_process import ask
 from tests.gateway.conftest import House as Plain
 from tests.gateway.importing.test_openclaw import write
 from tests.gateway.importing.test_running import take
@@ -311,3 +312,26 @@ def test_a_running_server_keeps_the_files(house: House) -> None:
     assert json.loads(file.read_text())["payloads"] == [{"text": "x"}]
     with house.up("--no-relay", "--set", "gateway.files_dir=claw"):
         assert not file.exists()
+
+
+def test_a_killed_server_leaves_nothing_that_the_next_does_not_mend(house: House) -> None:
+    (house.folder / "posthouse.toml").write_text(
+        '[gateway]\noutbound_backend = "files"\nfiles_dir = "claw"\napi_port = 0\n'
+    )
+    queue = house.folder / "claw" / "delivery-queue"
+    accepted: set[str] = set()
+    with house.up("--no-relay") as (process, summary):
+        token = house.json("token", "add", "node", "--scope", "outbound")["token"]
+        for number in range(60):
+            value = {"id": f"o{number}", "channel": "telegram", "to": f"{number % 7}", "text": f"text {number}"}
+            assert ask(f"{summary['api']}/v1/outbound", token, value)[0] == 201
+            accepted.add(stem_of(Ref("outbound", "telegram/default", "api/node", f"o{number}")))
+            if number == 50:
+                # What another program left half-written while we were killed, too.
+                (queue / f".delivery-queue.1.{number}.tmp").write_text("{")
+        process.kill()
+        process.wait()
+    assert len(set(queue.glob("*.json"))) <= 60
+    with house.up("--no-relay"):
+        assert {path.stem for path in queue.glob("*.json")} == accepted
+    assert {path.stem for path in queue.glob("*.json")} == accepted
