@@ -63,7 +63,7 @@ class TelegramBench(Bench):
         return Telegram(setup("telegram", values, BOT=TOKEN))
 
     async def _called(self, request: web.Request) -> web.StreamResponse:
-        method, values = request.match_info["method"], await request.json()
+        method, values = request.match_info["method"], await _values(request)
         self.calls.append((method, values))
         if request.match_info["token"] != TOKEN:
             return _failed(401, "Unauthorized")
@@ -144,6 +144,15 @@ class TelegramBench(Bench):
 
     def told(self, text: str) -> bool:
         return self._last["message"]["text"] == text and self._last not in self._updates
+
+
+async def _values(request: web.Request) -> dict[str, Any]:
+    """Parameters, as JSON or as a form with a file."""
+    if request.content_type != "multipart/form-data":
+        found: dict[str, Any] = await request.json()
+        return found
+    form = await request.post()
+    return {name: v.file.read().decode() if isinstance(v, web.FileField) else v for name, v in form.items()}
 
 
 def _ok(result: Any) -> web.Response:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -12,8 +13,10 @@ from tests.gateway.channels.telegram_bench import CHAT, TOKEN, TelegramBench
 
 from posthouse.errors import ConfigError
 from posthouse.gateway.channel import Offline, Permanent, RateLimited, SendError, Sending, Sent, Unclear
+from posthouse.gateway.channels import botapi
 from posthouse.gateway.channels.bench import Trial, trial
-from posthouse.gateway.channels.telegram import Telegram, call_of
+from posthouse.gateway.channels.botapi import call_of
+from posthouse.gateway.channels.telegram import Telegram
 from posthouse.gateway.letter import Inbound, Media, Outbound, Part
 
 ANN = {"id": 99, "first_name": "Ann", "username": "ann"}
@@ -30,7 +33,8 @@ def run(story: Callable[[TelegramBench, Trial], Awaitable[None]], **values: Any)
 
 
 def inbound_of(**update: Any) -> Inbound:
-    found = Telegram(setup("telegram", {"token_env": "T"}, T=TOKEN)).inbound_of({"update_id": 1, **update})
+    bot = Telegram(setup("telegram", {"token_env": "T"}, T=TOKEN))
+    found = botapi.inbound_of({"update_id": 1, **update}, bot)
     assert found is not None
     return found
 
@@ -110,7 +114,9 @@ def test_while_there_is_no_room_the_update_waits_and_sending_goes_on():
 
 
 def call(*parts: Part, index: int = 0, **fields: Any) -> tuple[str, dict[str, Any]]:
-    return call_of(Sending(Outbound("o1", "telegram", str(CHAT), parts, **fields), index, "k", 1))
+    made = call_of(Sending(Outbound("o1", "telegram", str(CHAT), parts, **fields), index, "k", 1))
+    assert made.document is None
+    return made.method, made.values
 
 
 def test_each_kind_of_part_has_its_method():
@@ -137,6 +143,22 @@ def test_thread_and_reply_are_passed_on_and_only_the_first_part_replies():
     assert "reply_parameters" not in second
 
 
+@pytest.mark.parametrize("text", ["x" * 4_097, "😀" * 2_049, "x" * 4_000 + "ü" * 97])
+def test_a_text_that_is_too_long_is_sent_whole_as_a_file_in_one_call(text: str):
+    async def story(bench: TelegramBench, trial: Trial) -> None:
+        outbound = Outbound("o1", "telegram", str(CHAT), (Part(text, (), {"parse_mode": "HTML"}),), reply_to="d:1:7")
+        assert isinstance(await trial.send(trial.part(outbound, 0)), Sent)
+        ((method, values),) = [made for made in bench.calls if made[0].startswith("send")]
+        assert method == "sendDocument"
+        assert values["document"] == text
+        assert text.startswith(values["caption"].rstrip("…"))
+        assert len(values["caption"].encode("utf-16-le")) <= 2 * 1_024
+        assert json.loads(values["reply_parameters"])["message_id"] == 7
+        assert "parse_mode" not in values
+
+    run(story)
+
+
 def test_only_known_extras_are_passed_on():
     extra = {"parse_mode": "HTML", "chat_id": "666", "url": "http://127.0.0.1/"}
     assert call(Part("hi", (), extra))[1] == {"chat_id": str(CHAT), "text": "hi", "parse_mode": "HTML"}
@@ -145,8 +167,7 @@ def test_only_known_extras_are_passed_on():
 @pytest.mark.parametrize(
     "part",
     [
-        Part("x" * 4_097),
-        Part("😀" * 2_049),
+        Part("x" * 50_000_001),
         Part("x" * 1_025, (Media("https://e.org/a", "image/png"),)),
         Part("", (), {"buttons": 1}),
         Part("", tuple(Media(f"https://e.org/{n}") for n in range(11))),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import importlib.metadata
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import cast
 
 from ...config import Config, Setting
@@ -70,8 +70,3 @@ def _made(setup: Setup, where: str) -> Channel:
         return factory(setup.kind)(setup)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from error
-
-
-def named(found: Iterable[Channel]) -> dict[tuple[str, str], Channel]:
-    """The same by kind and account."""
-    return {(channel.kind, channel.account): channel for channel in found}

@@ -20,7 +20,6 @@ from ..channel import Offline, Permanent, Sending, Sent, Setup, Unclear
 from ..letter import Inbound
 from .account import Account, Lost
 
-KIND = "console"
 OPTIONS: tuple[Setting, ...] = (
     Setting("name", Kind.TEXT, "you", "Who sits at the terminal: the conversation and the sender of what is typed."),
     Setting("line_bytes_max", Kind.WHOLE, 65_536, "The longest line that is taken.", least=16, most=1_048_576),

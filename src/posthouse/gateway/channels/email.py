@@ -24,7 +24,6 @@ from .mail import Place, address_of, inbound_of, mail_of, message_id_of
 
 log = logging.getLogger("posthouse.gateway")
 
-KIND = "email"
 _SECURITY = ("tls", "starttls", "none")
 OPTIONS: tuple[Setting, ...] = (
     Setting("address", Kind.TEXT, None, "The account's mail address.", derived="must be given"),

@@ -23,7 +23,6 @@ from .account import Account, Lost
 
 log = logging.getLogger("posthouse.gateway")
 
-KIND = "pinch"
 OPTIONS: tuple[Setting, ...] = (
     Setting("relay", Kind.TEXT, "ws://127.0.0.1:8080", "The relay's URL, `ws://…` or `wss://…`."),
     Setting(

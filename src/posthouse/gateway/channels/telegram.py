@@ -8,6 +8,7 @@ A bot's token stands in every URL, so no error's own text and no URL is ever pas
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import re
 from typing import Any, NamedTuple
@@ -18,12 +19,11 @@ from ...config import Kind, Setting
 from ...errors import InvalidInput
 from .. import strict
 from ..channel import Offline, Permanent, RateLimited, SendError, Sending, Sent, Setup, Unclear
-from ..letter import Inbound, Media
 from .account import Account, Lost
+from .botapi import call_of, inbound_of
 
 log = logging.getLogger("posthouse.gateway")
 
-KIND = "telegram"
 OPTIONS: tuple[Setting, ...] = (
     Setting("token", Kind.TEXT, None, "The bot's token, as @BotFather gives it.", derived="must be given", secret=True),
     Setting(
@@ -37,19 +37,9 @@ OPTIONS: tuple[Setting, ...] = (
     Setting("timeout_s", Kind.SECONDS, 20.0, "How long the answer to a call may take.", least=0.1, most=600),
     Setting("answer_bytes_max", Kind.WHOLE, 16_777_216, "The largest answer that is read.", least=1_024, most=1 << 30),
 )
-ANSWER_S = 10.0
-TEXT_MAX = 4_096
-CAPTION_MAX = 1_024
-MEDIA_GROUP_MAX = 10
 UPDATES = ("message", "channel_post", "callback_query")
 """The kinds of updates that are asked for."""
-PASSED_ON = frozenset({"parse_mode", "reply_markup", "disable_notification", "protect_content", "link_preview_options"})
-"""What a part's ``extra`` may hold: parameters of the API of the same names."""
-FILE = "telegram:"
-"""A medium's URL is this and its file id: the real one would hold the token."""
-_METHODS = {"image": ("sendPhoto", "photo"), "video": ("sendVideo", "video"), "audio": ("sendAudio", "audio")}
-_KEPT_MEDIA = {"photo": "image/jpeg", "video": "video/mp4", "voice": "audio/ogg", "audio": "", "document": "",
-               "animation": "video/mp4", "video_note": "video/mp4", "sticker": "image/webp"}  # fmt: skip
+ANSWER_S = 10.0
 _TOKEN = re.compile(r"[0-9]{1,20}:[A-Za-z0-9_-]{1,100}")
 
 
@@ -124,60 +114,13 @@ class Telegram(Account):
         if not isinstance(number, int):
             raise Lost("the server sent something else than updates")
         try:
-            inbound = self.inbound_of(update)
+            inbound = inbound_of(update, self)
         except (InvalidInput, KeyError, TypeError, AttributeError) as error:
             log.error("%r: update %d cannot be read: %s", self, number, type(error).__name__)
             inbound = None
         if inbound is not None:
             await self.keep(inbound)
         self._offset = number + 1
-
-    def inbound_of(self, update: dict[str, Any]) -> Inbound | None:
-        """The message in an update; None where there is none for us."""
-        query = update.get("callback_query")
-        if query is not None:
-            shown = query.get("message") or {}
-            chat = str((shown.get("chat") or query["from"])["id"])
-            return Inbound(
-                id=f"{self.account}:{chat}:callback:{query['id']}",
-                channel=self.kind,
-                conversation=chat,
-                sender=str(query["from"]["id"]),
-                text=str(query.get("data") or ""),
-                account=self.account,
-                thread=_thread_of(shown),
-                reply_to=self._id(chat, shown["message_id"]) if "message_id" in shown else "",
-                control=True,
-                metadata=_person(query["from"]) | {"update_id": update["update_id"], "callback_query": query["id"]},
-                tenant=self.tenant,
-            )
-        message = update.get("message") or update.get("channel_post")
-        if message is None:
-            return None
-        chat = str(message["chat"]["id"])
-        sender = message.get("from") or message.get("sender_chat") or message["chat"]
-        text = str(message.get("text") or message.get("caption") or "")
-        entities = message.get("entities") or []
-        replied = message.get("reply_to_message")
-        return Inbound(
-            id=self._id(chat, message["message_id"]),
-            channel=self.kind,
-            conversation=chat,
-            sender=str(sender["id"]),
-            text=text,
-            account=self.account,
-            thread=_thread_of(message),
-            reply_to=self._id(chat, replied["message_id"]) if replied else "",
-            media=_media_of(message),
-            control=any(e.get("type") == "bot_command" and e.get("offset") == 0 for e in entities),
-            metadata=_person(sender)
-            | {"update_id": update["update_id"], "date": message.get("date"), "chat_type": message["chat"].get("type")},
-            tenant=self.tenant,
-        )
-
-    def _id(self, chat: str, message: int) -> str:
-        """A message's number counts from 1 in each chat, so account and chat stand before it."""
-        return f"{self.account}:{chat}:{message}"
 
 
 class Live:
@@ -222,12 +165,13 @@ class Live:
             raise Lost(f"{method}: the server answered {result.code} ({result.text})", after_s=result.after_s or 0.0)
         return result
 
-    async def _call(self, method: str, values: dict[str, Any], timeout_s: float) -> Any:
+    async def _call(self, method: str, values: dict[str, Any], timeout_s: float, document: bytes | None = None) -> Any:
         """The result of a call, or the Failure that came instead; Offline or Unclear if none of both came."""
         limit = self._account.options.whole("answer_bytes_max")
+        body: dict[str, Any] = {"json": values} if document is None else {"data": _form(values, document)}
         try:
             async with asyncio.timeout(timeout_s):
-                async with self._client.post(self._start + method, json=values, allow_redirects=False) as answer:
+                async with self._client.post(self._start + method, **body, allow_redirects=False) as answer:
                     data = bytearray()
                     async for chunk in answer.content.iter_any():
                         data += chunk
@@ -266,60 +210,13 @@ class Live:
         """One part: one call."""
         if self.ended:
             raise Offline("the connection is gone")
-        method, values = call_of(sending)
-        result = await self._call(method, values, self._account.options.seconds("timeout_s"))
+        call = call_of(sending)
+        result = await self._call(*call[:2], self._account.options.seconds("timeout_s"), call.document)
         if isinstance(result, Failure):
             raise _error_of(result)
         first = result[0] if isinstance(result, list) and result else result
         number = first.get("message_id") if isinstance(first, dict) else None
         return Sent("" if number is None else str(number))
-
-
-def call_of(sending: Sending) -> tuple[str, dict[str, Any]]:
-    """The method and parameters that send a part; Permanent if the API has none for it."""
-    outbound, part = sending.outbound, sending.part
-    values: dict[str, Any] = {"chat_id": outbound.to}
-    if outbound.thread.isdigit():
-        values["message_thread_id"] = int(outbound.thread)
-    replied = outbound.reply_to.rpartition(":")[2]
-    # Only the first part replies; the others stand below it.
-    if replied.isdigit() and sending.index == 0:
-        values["reply_parameters"] = {"message_id": int(replied), "allow_sending_without_reply": True}
-    values |= {name: value for name, value in part.extra.items() if name in PASSED_ON}
-    if not part.media:
-        if not part.text:
-            raise Permanent("a part for telegram needs text or media")
-        if _length(part.text) > TEXT_MAX:
-            raise Permanent(f"message is too long: {_length(part.text)} characters, at most {TEXT_MAX}")
-        return "sendMessage", values | {"text": part.text}
-    if _length(part.text) > CAPTION_MAX:
-        raise Permanent(f"caption is too long: {_length(part.text)} characters, at most {CAPTION_MAX}")
-    caption = {"caption": part.text} if part.text else {}
-    if len(part.media) == 1:
-        method, name = _method_of(part.media[0])
-        return method, values | caption | {name: _source_of(part.media[0])}
-    if len(part.media) > MEDIA_GROUP_MAX:
-        raise Permanent(f"at most {MEDIA_GROUP_MAX} media can be sent together, not {len(part.media)}")
-    types = [_method_of(medium)[1] for medium in part.media]
-    # Photos and videos may be mixed; with anything else, all are plain files.
-    if not set(types) <= {"photo", "video"}:
-        types = ["document"] * len(types)
-    group = [{"type": type, "media": _source_of(medium)} for type, medium in zip(types, part.media, strict=True)]
-    group[0] |= caption
-    return "sendMediaGroup", {name: v for name, v in values.items() if name != "reply_markup"} | {"media": group}
-
-
-def _method_of(medium: Media) -> tuple[str, str]:
-    return _METHODS.get(medium.type.partition("/")[0], ("sendDocument", "document"))
-
-
-def _source_of(medium: Media) -> str:
-    """What the API is told to send: a file that it has, or a URL that it fetches itself."""
-    if medium.url.startswith(FILE):
-        return medium.url.removeprefix(FILE)
-    if medium.url.startswith(("https://", "http://")):
-        return medium.url
-    raise Permanent("a medium for telegram is an http(s) URL or telegram: and a file id")
 
 
 def _error_of(failure: Failure) -> SendError:
@@ -334,32 +231,10 @@ def _error_of(failure: Failure) -> SendError:
     return Permanent(told)
 
 
-def _length(text: str) -> int:
-    """As the API counts: in units of UTF-16."""
-    return len(text.encode("utf-16-le", "surrogatepass")) // 2
-
-
-def _thread_of(message: dict[str, Any]) -> str:
-    """The topic of a forum; elsewhere the API counts threads of replies, which are no lanes of their own."""
-    return str(message["message_thread_id"]) if message.get("is_topic_message") else ""
-
-
-def _person(sender: dict[str, Any]) -> dict[str, Any]:
-    names = (sender.get("first_name"), sender.get("last_name"))
-    name = " ".join(str(part) for part in names if part) or str(sender.get("title") or "")
-    return {key: value for key, value in (("username", sender.get("username")), ("name", name)) if value}
-
-
-def _media_of(message: dict[str, Any]) -> tuple[Media, ...]:
-    found: list[Media] = []
-    for kind, type in _KEPT_MEDIA.items():
-        value = message.get(kind)
-        # An animation is a document too, for those who do not know animations.
-        if not value or (kind == "document" and "animation" in message):
-            continue
-        # Of a photo there are several sizes; the last is the largest.
-        file = value[-1] if kind == "photo" else value
-        found.append(
-            Media(FILE + file["file_id"], str(file.get("mime_type") or type), str(file.get("file_name") or ""))
-        )
-    return tuple(found)
+def _form(values: dict[str, Any], document: bytes) -> aiohttp.FormData:
+    """A call with a file."""
+    form = aiohttp.FormData()
+    for name, value in values.items():
+        form.add_field(name, value if isinstance(value, str) else json.dumps(value))
+    form.add_field("document", document, filename="message.txt", content_type="text/plain; charset=utf-8")
+    return form

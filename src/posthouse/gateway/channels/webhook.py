@@ -29,7 +29,6 @@ from .plain import inbound_from, outbound_as_json
 
 log = logging.getLogger("posthouse.gateway")
 
-KIND = "webhook"
 OPTIONS: tuple[Setting, ...] = (
     Setting(
         "url",

@@ -50,7 +50,6 @@ from .plain import inbound_from, outbound_as_json
 
 log = logging.getLogger("posthouse.gateway")
 
-KIND = "websocket"
 OPTIONS: tuple[Setting, ...] = (
     Setting("url", Kind.PLACE, None, "The server: `ws://…` or `wss://…`.", derived="must be given", secret=True),
     Setting(
