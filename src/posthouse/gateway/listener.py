@@ -190,6 +190,12 @@ async def body(request: web.Request, size_bytes_max: int, timeout_s: float) -> b
         raise InvalidInput("a compressed body is not taken")
     if request.content_length is not None and request.content_length > size_bytes_max:
         raise TooLarge(f"a body has at most {size_bytes_max} bytes")
+    if request.content.is_eof():
+        # All of it came with the head, as it mostly does: there is nothing to wait for.
+        data = request.content.read_nowait()
+        if len(data) > size_bytes_max:
+            raise TooLarge(f"a body has at most {size_bytes_max} bytes")
+        return data
     parts: list[bytes] = []
     size_bytes = 0
     try:

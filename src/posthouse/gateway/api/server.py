@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+import orjson
 from aiohttp import hdrs, web
 
 from ...control.token import Token
@@ -286,7 +287,12 @@ def origin_of(token: Token) -> str:
 
 
 def _answer(document: Json, code: int = 200) -> web.Response:
-    return web.json_response(document, status=code, headers={hdrs.CACHE_CONTROL: "no-store"})
+    return web.Response(
+        body=orjson.dumps(document),
+        status=code,
+        content_type="application/json",
+        headers={hdrs.CACHE_CONTROL: "no-store"},
+    )
 
 
 def _query(request: web.Request, known: tuple[shape.Field, ...]) -> Json:
