@@ -121,8 +121,9 @@ class Connection:
     def write(self, first: int, payload: bytes) -> None:
         size = len(payload)
         head = struct.pack(">BB", first, 0x80 | size) if size < 126 else struct.pack(">BBH", first, 0x80 | 126, size)
-        # A mask of zeros is one too, and changes nothing.
-        self._writer.write(head + bytes(4) + payload)
+        # A mask of zeros is one too, and changes nothing. Who was cut off a moment ago speaks to nobody.
+        if not self._writer.transport.is_closing():
+            self._writer.write(head + bytes(4) + payload)
 
     async def _frame(self) -> tuple[int, bytes]:
         first, size = await self._reader.readexactly(2)

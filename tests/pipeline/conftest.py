@@ -11,6 +11,14 @@ import pytest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+SMALL = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.default.parallelism": "2",
+    # What runs once is not worth being compiled well.
+    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+}
+"""Settings of Spark for little data."""
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What needs Spark runs with the slow tests: its first batches take minutes on two cores."""
@@ -27,7 +35,7 @@ def spark() -> Iterator[SparkSession]:
     settings = session.Settings(
         master="local[2]",
         memory_mb=2_048,
-        conf={"spark.sql.shuffle.partitions": "2", "spark.default.parallelism": "2"},
+        conf=SMALL,
         environment=dict(os.environ),
     )
     with session.start(settings) as started:

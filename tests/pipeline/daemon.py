@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.pipeline.conftest import SMALL
 from tests.pipeline.heard import Heard
 
 from posthouse.pipeline import java, session
@@ -47,7 +48,7 @@ def connect_server() -> Iterator[str]:
     conf = {
         **session.defaults(session.Settings(master="local[2]", memory_mb=2_048)),
         "spark.connect.grpc.binding.port": "0",
-        "spark.sql.shuffle.partitions": "2",
+        **SMALL,
     }
     words = [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
     server = Daemon(

@@ -7,6 +7,7 @@ In: a folder. Out: segments of one node in it, as the role's own exporter wrote 
 from __future__ import annotations
 
 import asyncio
+import functools
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -19,11 +20,14 @@ from tests.faults.swarm import Swarm
 from tests.faults.test_kills import killed
 from tests.faults.traffic import POLICIES
 from tests.gateway.test_kills import KEYED, converse
+from tests.libp2p.loop import until
+from tests.peer.nodes import BOB, Node, node
 from tests.relay.harness import HOST
 from tests.relay.process import RelayProcess
-from tests.unit.cli.house import PROGRAM
+from tests.unit.cli.house import PROGRAM, House
 
 from posthouse.journal.tail import export
+from posthouse.mailbox.message import State
 from posthouse.stores.sqlite import SqliteStore
 
 Make = Callable[[Path, Path, float], int]
@@ -96,6 +100,46 @@ def gateway(folder: Path, journal: Path, seconds: float) -> int:
     words = ["--set", f"journal.dir={journal}", "journal", "export"]
     subprocess.run([*PROGRAM, *words], cwd=folder, check=True, capture_output=True)
     return kills + 2  # the last one is the check's
+
+
+@role("peer")
+def peer(folder: Path, journal: Path, seconds: float) -> int:
+    """Another peer sends messages of several trades to one that is killed while it takes them, and sends some, too."""
+    kills = max(int(seconds / 2), 2)
+    words = [
+        "--no-relay", "--no-gateway", "--set", "peer.enabled=true", "--set", "peer.listen=/ip4/127.0.0.1/tcp/0",
+        "--set", "peer.handler=accept", "--set", "store.node=peer", "--set", f"journal.dir={journal}",
+        "--set", "journal.export_s=0.5", "--set", "journal.wait_s=1",
+    ]  # fmt: skip
+    asyncio.run(_trade(House(folder), words, kills))
+    subprocess.run(
+        [*PROGRAM, "--set", f"journal.dir={journal}", "journal", "export"], cwd=folder, check=True, capture_output=True
+    )
+    return kills + 1
+
+
+async def _trade(house: House, words: list[str], kills: int, each: int = 150) -> None:
+    async with node(house.folder, BOB) as bob:
+        sent = 0
+        for turn in range(kills + 1):
+            with house.up(*words) as (process, summary):
+                await bob.host.dial(summary["peer_addresses"][0])
+                for number in range(sent, sent + each):
+                    await bob.peer.send(summary["peer"], f"t{number % 5}", "abort", number)
+                sent += each
+                answer = [*PROGRAM, "peer", "send", bob.id, "t0", "abort", str(turn)]
+                await asyncio.to_thread(subprocess.run, answer, cwd=house.folder, check=True, capture_output=True)
+                if turn < kills:
+                    await until(functools.partial(_delivered, bob, sent - each // 2))
+                    process.kill()
+                    await asyncio.to_thread(process.wait)
+                else:
+                    await until(functools.partial(_delivered, bob, sent))
+                    await until(lambda: len(bob.came) == kills + 1)
+
+
+def _delivered(node: Node, count: int) -> bool:
+    return len(node.sent(State.DELIVERED)) >= count
 
 
 @role("engine", "out_of_order")

@@ -19,6 +19,8 @@ from posthouse.pipeline.lake import Lake, Selection
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.timeout(600)
+
 ROLES = ("relay", "peer", "gateway")
 OUTCOMES = {"delivered": "delivered", "expired": "expired", "dead": "dead", "cancelled": "cancelled"}
 
@@ -37,7 +39,7 @@ def test_the_books_of_real_runs_close_and_nothing_is_found_but_what_the_faults_c
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1_200)
+@pytest.mark.timeout(1_800)
 def test_the_books_of_long_runs_close(spark: SparkSession, tmp_path: Path) -> None:
     judge(spark, tmp_path, seconds=60)
 
@@ -66,7 +68,7 @@ def judge(spark: SparkSession, folder: Path, seconds: float) -> None:
         assert strange == [], node
         # It was worth it: it was killed, and messages had been posted before each time.
         assert lake.count("events", Selection(equal={"node": node, "event": "started"})) == starts
-        assert lake.count("messages", Selection(equal={"node": node, "outcome": "delivered"})) > 300, node
+        assert lake.count("messages", Selection(equal={"node": node, "outcome": "delivered"})) > 100, node
         told = Books(row for path in sorted((journal / f"node={node}").iterdir()) for row in segment.read(path))
         for end, count in told.ends().items():
             ends[OUTCOMES.get(end, "open")] += count
