@@ -272,6 +272,15 @@ def test_retry_after_is_seconds_or_a_date():
         assert retry_after_s(nonsense, 0) is None
 
 
+def test_a_port_that_somebody_else_has_is_named_at_the_start():
+    async def story(bench: WebhookBench, trial: Trial) -> None:
+        second = Webhook(setup("webhook", {"unsigned": True, "port": bench.made.port}))
+        with pytest.raises(ConfigError, match=r"\[channel.webhook\]: port cannot be used: cannot listen on 127.0.0.1"):
+            await second.start(trial.desk)
+
+    run(story)
+
+
 # The section.
 
 

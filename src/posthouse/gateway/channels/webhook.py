@@ -138,7 +138,10 @@ class Webhook(Account):
             auto_decompress=False,
         )
         if self._listener is not None:
-            await self._listener.start()
+            try:
+                await self._listener.start()
+            except ConfigError as error:
+                raise self.options.wrong("port", f"cannot be used: {error}") from error
             log.info("%r listens on port %d", self, self._listener.port)
         self.came_up("http")
 
