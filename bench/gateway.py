@@ -100,9 +100,15 @@ def _measure(name: str, folder: Path, count: int) -> float:
 
 
 def http(console: Console, folder: Path, rate_per_s: float, seconds: float) -> None:
-    """How long posts take over HTTP until they are durable, while an echo handler works them off."""
+    """How long posts take over HTTP until they are durable, while a no-op handler works them off."""
+    (folder / "noop.py").write_text("async def handle(work):\n    return None\n")
     program = [sys.executable, "-c", "from posthouse.cli import main; main()"]
-    settings = ["gateway.api_port=0", "gateway.handler=echo", "metrics.enabled=false", "log.level=warning"]
+    settings = [
+        "gateway.api_port=0",
+        "gateway.handler=python:noop:handle",
+        "metrics.enabled=false",
+        "log.level=warning",
+    ]
     words = [word for setting in (*settings, "journal.export_s=0") for word in ("--set", setting)]
     clean = {k: v for k, v in os.environ.items() if not k.startswith("POSTHOUSE_")}
     server = subprocess.Popen(

@@ -93,7 +93,7 @@ async def finished(gateway: GatewayProcess, network: WsNetwork) -> None:
 
 async def finished_desks(gateway: GatewayProcess, over: Callable[[dict[str, dict[str, int]]], bool]) -> None:
     """Ask the gateway how many messages its desks have in each state, until that is enough."""
-    async with asyncio.timeout(280):
+    async with asyncio.timeout(600):
         while not over(await stats(gateway)):  # noqa: ASYNC110 (another process)
             await asyncio.sleep(0.3)
 
@@ -173,13 +173,13 @@ def run(folder: Path, cases: list[tuple[Kind, int, int]]) -> None:
     asyncio.run(case())
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(700)
 def test_five_kills_lose_nothing_and_send_nothing_twice(tmp_path: Path) -> None:
     run(tmp_path, [(KEYED, 5, 1), (PLAIN, 5, 2)])
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("kind", [KEYED, ASKED, PLAIN], ids=["keyed", "asked", "plain"])
 def test_fifty_kills_lose_nothing_and_send_nothing_twice(tmp_path: Path, kind: Kind) -> None:
     run(tmp_path, [(kind, 50, 3)])
