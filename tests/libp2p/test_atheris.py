@@ -57,12 +57,12 @@ def seeds(name: str) -> list[bytes]:
 @pytest.mark.parametrize(
     ("name", "runs"),
     [
-        ("multistream", 300_000),
-        ("noise", 100_000),
-        ("yamux", 300_000),
+        ("multistream", 150_000),
+        ("noise", 60_000),
+        ("yamux", 200_000),
         ("upgrade", 50_000),
         ("gossip", 100_000),
-        ("values", 300_000),
+        ("values", 150_000),
     ],
 )
 def test_nothing_escapes_what_atheris_finds(name: str, runs: int, tmp_path: Path) -> None:

@@ -11,7 +11,10 @@ import contextlib
 import gc
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import psutil
 import pytest
@@ -26,6 +29,7 @@ from posthouse.libp2p.multiaddr import Multiaddr
 from posthouse.libp2p.peer_id import PeerId
 from posthouse.libp2p.stream import Stream
 
+ROOT = Path(__file__).parents[3]
 RESET = "/test/reset/1"
 SLOW = [pytest.mark.slow, pytest.mark.timeout(1_500)]
 PEERS = [
@@ -286,3 +290,21 @@ async def test_an_address_of_somebody_else_is_refused_by_every_dialler(go: list[
             with pytest.raises(Failed):
                 await other.do("dial", addr=str(host.address.bare().at(other_host.peer_id)))
             assert not host.peers
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1_500)
+def test_a_peer_on_go_and_ours_find_each_other_by_mdns(go: list[str]) -> None:
+    # In a network of their own, whose loopback takes multicast: Go passes over interfaces that do not.
+    network = 'ip link set lo up multicast on && ip route add 224.0.0.0/4 dev lo && exec "$@"'
+    if subprocess.run(["unshare", "-rn", "true"], capture_output=True).returncode:
+        pytest.skip("this machine makes no network namespaces for its users")
+    done = subprocess.run(
+        ["unshare", "-rn", "sh", "-c", network, "sh", sys.executable, "-m", "tests.interop.libp2p.mdns_pair", *go],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr[-2_000:]

@@ -23,6 +23,7 @@ import (
 	"github.com/libp2p/go-libp2p/core/host"
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
+	"github.com/libp2p/go-libp2p/p2p/discovery/mdns"
 	"github.com/libp2p/go-libp2p/p2p/protocol/ping"
 	"github.com/libp2p/go-libp2p/p2p/transport/tcp"
 	ma "github.com/multiformats/go-multiaddr"
@@ -227,11 +228,23 @@ func (n *node) obey(ctx context.Context, c command) (event, error) {
 		return event{}, topic.Publish(ctx, []byte(c.Data))
 	case "listeners":
 		return event{"count": len(n.gossip.ListPeers(c.Topic))}, nil
+	case "mdns":
+		return event{}, mdns.NewMdnsService(n.host, c.Topic, found{n}).Start()
 	case "protocols":
 		known, err := n.host.Peerstore().GetProtocols(id)
 		return event{"protocols": known}, err
 	}
 	return nil, fmt.Errorf("unknown command %q", c.Do)
+}
+
+// found dials whoever is announced on the local network.
+type found struct{ n *node }
+
+func (f found) HandlePeerFound(info peer.AddrInfo) {
+	say(event{"event": "found", "peer": info.ID.String()})
+	if err := f.n.host.Connect(context.Background(), info); err != nil {
+		say(event{"event": "failed", "do": "mdns", "error": err.Error()})
+	}
 }
 
 func (n *node) echo(ctx context.Context, id peer.ID, size int) (event, error) {
