@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 
 from .errors import StreamEnded, WireError
 from .stream import Stream
@@ -27,8 +28,8 @@ async def answer(stream: Stream) -> None:
 async def ask(stream: Stream) -> float:
     """Send one ping; the seconds until it came back."""
     payload = os.urandom(PAYLOAD_BYTES)
-    begun = stream.connection.loop.time()
+    begun = time.perf_counter()
     await stream.write(payload)
     if await stream.read_exactly(PAYLOAD_BYTES) != payload:
         raise WireError("a ping came back with something else in it")
-    return stream.connection.loop.time() - begun
+    return time.perf_counter() - begun
