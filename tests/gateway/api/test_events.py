@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from tests.gateway.api.desk import HELLO, SEND, Desk, tell
 from posthouse.gateway.api.server import Limits
 from posthouse.mailbox.command import Post
 from posthouse.mailbox.message import Message
+from posthouse.mailbox.store import Chunk
 
 
 class Stream:
@@ -170,3 +171,26 @@ def test_a_busy_journal_reaches_several_streams_whole(tmp_path: Path) -> None:
                 assert seen == list(range(seen[0], seen[0] + 1_000))
 
     tell(story, tmp_path, Limits(waiting_max=5))
+
+
+def test_a_chunk_that_cannot_be_read_is_a_gap(tmp_path: Path) -> None:
+    async def story(desk: Desk) -> None:
+        store = desk.engine.store
+        await desk.ask("POST", "/v1/inbound", {**HELLO, "id": "m0"})
+        damaged = store.offset()
+        chunks = store.chunks
+
+        def torn(after: int = 0) -> Iterator[Chunk]:
+            for chunk in chunks(after):
+                yield chunk._replace(data=b"torn") if chunk.first <= damaged <= chunk.last else chunk
+
+        store.chunks = torn  # type: ignore[method-assign]
+        await desk.ask("POST", "/v1/inbound", {**HELLO, "id": "m1"})
+        async with stream(desk, f"after={damaged - 1}") as events:
+            assert await events.names(2) == ["gap", "posted"]
+            await desk.ask("POST", "/v1/inbound", {**HELLO, "id": "m2"})
+            event = await events.next()
+            assert event is not None
+            assert json.loads(event["data"])["id"] == "m2"
+
+    tell(story, tmp_path)

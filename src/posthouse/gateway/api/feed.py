@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from typing import NamedTuple
 
 from ...engine.engine import Engine
-from ...errors import EngineClosed, StoreError
+from ...errors import EngineClosed, StoreCorrupt, StoreError
+from ...journal.chunk import decode
 from ...mailbox.command import Command
 from ...mailbox.event import Event
 from ...mailbox.outcome import Outcome
@@ -132,7 +134,7 @@ class Feed:
         if after >= self._after:
             return []
         if self._at_hand and self._at_hand[0].offset <= after + 1:
-            begin = after + 1 - self._at_hand[0].offset
+            begin = bisect_right(self._at_hand, after, key=lambda told: told.offset)
             return self._at_hand[begin : begin + PAGE]
         return [told for told in await self._read(after) if told.offset <= self._after]
 
@@ -168,7 +170,17 @@ class Feed:
                 self._committed.set()
 
     async def _read(self, after: int) -> list[Told]:
-        def query(store: Store) -> list[Told]:
-            return [Told(offset, event) for offset, _, event in islice(store.events(after), PAGE)]
+        return await self._engine.read(lambda store: list(islice(_events(store, after), PAGE)))
 
-        return await self._engine.read(query)
+
+def _events(store: Store, after: int) -> Iterator[Told]:
+    for chunk in store.chunks(after):
+        try:
+            events = decode(chunk.data)
+        except StoreCorrupt:
+            # Its offsets are missing then, as if they had been trimmed.
+            log.error("journal chunk %d-%d cannot be read", chunk.first, chunk.last)
+            continue
+        for offset, event in enumerate(events, chunk.first):
+            if offset > after:
+                yield Told(offset, event)
