@@ -97,6 +97,11 @@ def test_lines_that_are_typed_are_messages_and_may_ask_for_a_crash(house: House)
     assert "--json needs TEXT" in house.run("gateway", "try", "--json", code=2).stderr
 
 
+def test_a_handler_that_cannot_be_used_is_said_at_once(house: House) -> None:
+    said = house.run("gateway", "try", "--handler", "python:no.such:thing", "hello", code=2).stderr
+    assert "cannot import 'no.such'" in said
+
+
 def test_stats_and_metrics_tell_lengths_rates_and_errors_by_desk_channel_and_session(
     house: House, served: dict[str, Any]
 ) -> None:

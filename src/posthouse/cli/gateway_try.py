@@ -8,6 +8,7 @@ however often it is sent: so a network does that knows keys.
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import tempfile
@@ -39,7 +40,8 @@ class Trial:
         self._offset = 0
         self._happened: list[Json] = []
         self._restarts = 0
-        self._over = False
+        self._over = threading.Event()
+        self._failed = ""
 
     def run(self, texts: list[str], crash: str | None) -> None:
         """Say these, or what is typed, and show what comes of it."""
@@ -51,7 +53,10 @@ class Trial:
             try:
                 for number, (text, stage) in enumerate(self._messages(texts, crash), 1):
                     self._say(f"m{number}", text, stage)
-                    if not self._wait():
+                    answered = self._wait()
+                    if self._failed:
+                        raise Failure("config", self._failed, USAGE)
+                    if not answered:
                         raise Failure("no_answer", f"no answer came within {_WAIT_S:.0f} s", REFUSED)
             finally:
                 self._end()
@@ -82,38 +87,48 @@ class Trial:
     def _wait(self) -> bool:
         """Until all that was said is answered and nothing of it is under way."""
         with self._answered:
-            return self._answered.wait_for(lambda: not self._open, _WAIT_S)
+            return self._answered.wait_for(lambda: not self._open or bool(self._failed), _WAIT_S)
 
     def _end(self) -> None:
         with self._lock:
-            self._over = True
+            self._over.set()
             if self._process is not None and self._process.stdin is not None:
                 self._process.stdin.close()
 
     # The gateway's process, in a thread of its own.
 
     def _serve(self, folder: str) -> None:
-        while not self._over:
+        while not self._over.is_set():
             with self._lock:
-                self._process = subprocess.Popen(
+                self._process = process = subprocess.Popen(
                     [sys.executable, "-m", "posthouse.gateway.trial", folder, self._handler, str(self._offset)],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
                     text=True,
+                    # Ctrl-C is for us: it ends when its input does.
+                    start_new_session=True,
                 )
                 for frame in self._unreceived.values():
                     self._write(frame)
-            assert self._process.stdout is not None
-            for line in self._process.stdout:
+            said: list[str] = []
+            listener = threading.Thread(target=lambda p=process, s=said: s.extend(p.stderr or ()), daemon=True)
+            listener.start()
+            assert process.stdout is not None
+            for line in process.stdout:
                 with self._lock:
                     self._heard(json.loads(line))
-            code = self._process.wait()
-            with self._lock:
-                if not self._over:
-                    self._restarts += 1
-                    self._tell(
-                        {"step": "killed", "code": code}, f"the gateway was killed ({code}) and is started again"
-                    )
+            code = process.wait()
+            listener.join()
+            with self._answered:
+                if self._over.is_set():
+                    return
+                if code != -signal.SIGKILL:
+                    self._failed = said[-1].strip() if said else f"the gateway ended with {code}"
+                    self._answered.notify_all()
+                    return
+                self._restarts += 1
+                self._tell({"step": "killed", "code": code}, f"the gateway was killed ({code}) and is started again")
 
     def _write(self, frame: Json) -> None:
         if self._process is not None and self._process.stdin is not None:

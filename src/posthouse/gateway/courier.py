@@ -203,6 +203,9 @@ class Courier:
         """The channel came up: settle what is uncertain if that can be done, and count what waited."""
         await self._resolve()
         mailbox = await self._engine.read(lambda store: store.mailbox(OUTBOUND_DESK, self.mailbox))
+        unsure = 0 if mailbox is None else mailbox.counts.get(State.UNCERTAIN, 0)
+        if unsure:
+            log.warning("%s: of %d messages nobody knows whether they were sent (uncertain)", self.mailbox, unsure)
         self._backlog = mailbox.depth if mailbox is not None and self._limits.drain_per_s else 0
         if self._backlog <= self._limits.side_by_side:
             self._backlog = 0
@@ -279,6 +282,8 @@ class Courier:
             if lost:
                 log.warning("%s: the lease of %s was lost", self.mailbox, ref.id)
             else:
+                if end.verdict is Verdict.UNCERTAIN:
+                    log.warning("%s: whether %s was sent is unknown: %s", self.mailbox, ref.id, error)
                 setattr(self.stats, end.stat, getattr(self.stats, end.stat) + 1)
             return
 

@@ -19,6 +19,7 @@ from pathlib import Path
 import orjson
 
 from ..engine.engine import Engine
+from ..errors import PosthouseError
 from ..mailbox.event import Event
 from ..mailbox.policy import INBOUND, OUTBOUND, ladder
 from ..stores.sqlite import SqliteStore
@@ -157,4 +158,7 @@ def _write(frame: Json) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(run(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])))
+    try:
+        asyncio.run(run(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])))
+    except PosthouseError as error:
+        sys.exit(str(error))
