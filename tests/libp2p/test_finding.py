@@ -31,7 +31,7 @@ async def test_a_kept_peer_is_dialled_again_when_it_is_lost() -> None:
             await until(lambda: alice.is_connected(bob.peer_id) and bob.is_connected(alice.peer_id))
             bob.connections(alice.peer_id)[0].abort()
             await until(lambda n=number: alice.saw(Disconnected) >= n)
-        await until(lambda: alice.is_connected(bob.peer_id))
+        await until(lambda: alice.is_connected(bob.peer_id) and bob.is_connected(alice.peer_id))
         keeper.release(bob.peer_id)
         await bob.disconnect(alice.peer_id)
         await until(lambda: not alice.peers)
@@ -69,6 +69,7 @@ async def test_bootstrap_peers_are_dialled_only_while_there_are_too_few_others()
         await alice.dial(bob.address)
         keeper = Keeper(alice, enough=1)
         keeper.keep(carol.address, bootstrap=True)
+        # When the ping is back, both sides know each other.
         assert await alice.ping(bob.peer_id) < 5
         assert not alice.is_connected(carol.peer_id)
         await bob.disconnect(alice.peer_id)

@@ -155,5 +155,7 @@ async def test_a_slow_peer_loses_frames_and_holds_up_nobody() -> None:
                     one.publish("t", b"%d" % number + bytes(100_000))
                     assert (await anext(news)).data.startswith(b"%d" % number)
                 assert one.dropped > 0
+                assert one._queued_bytes <= params.queue_bytes_max
                 transport.resume_reading()
                 stuck.set()
+        await until(lambda: one._queued_bytes == 0)

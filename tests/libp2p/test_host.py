@@ -254,6 +254,15 @@ async def test_a_dead_address_does_not_hold_up_a_good_one() -> None:
 
 
 @coroutine
+async def test_a_name_that_cannot_be_looked_up_is_a_failed_dial() -> None:
+    async with hosts(2) as (alice, bob):
+        for name in ("x" * 64 + ".example", "nowhere.invalid", "\u2603" * 70):
+            with pytest.raises(DialFailed, match="cannot reach"):
+                await alice.dial(Multiaddr.parse(f"/dns4/{name}/tcp/1").at(bob.peer_id))
+            alice.book.forget(bob.peer_id)
+
+
+@coroutine
 async def test_many_who_dial_the_same_peer_share_one_connection() -> None:
     async with hosts(2) as (alice, bob):
         found = await asyncio.gather(*(alice.dial(bob.address) for _ in range(20)))

@@ -80,6 +80,7 @@ async def dial_any(
 def _said(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    if isinstance(error, Libp2pError | OSError):
+    # UnicodeError: a name that cannot be looked up.
+    if isinstance(error, Libp2pError | OSError | UnicodeError):
         return str(error)
     raise error

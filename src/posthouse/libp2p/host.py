@@ -291,8 +291,13 @@ class Host:
         """Run something until it ends or the host closes."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ran)
         return task
+
+    def _ran(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a task failed", exc_info=error)
 
     async def close(self) -> None:
         """Stop listening, end what runs, close every connection."""

@@ -71,8 +71,11 @@ class Params:
     queue_bytes_max: int = 4_194_304
     """What waits for one peer; beyond it, frames are dropped and counted."""
     queue_frames_max: int = 1_024
+    queues_bytes_max: int = 67_108_864
+    """What waits for all peers."""
     subscription_max: int = 1_024
     """Messages that wait for one subscriber; beyond it they are dropped and counted."""
+    subscription_bytes_max: int = 16_777_216
 
     # Scores: what a peer is worth to us.
     score_time_weight: float = 0.01

@@ -38,13 +38,13 @@ RETRIES = 4
 class Subscription:
     """The messages of one topic, as they come: ``async for message in subscription``."""
 
-    def __init__(self, gossip: Gossip, topic: str, most: int) -> None:
+    def __init__(self, gossip: Gossip, topic: str) -> None:
         self._gossip = gossip
         self.topic = topic
         self.dropped = 0
         """Messages that came while too many waited."""
-        self._most = most
         self._waiting: deque[Message] = deque()
+        self._waiting_bytes = 0
         self._bell = asyncio.Event()
         self._closed = False
 
@@ -57,14 +57,19 @@ class Subscription:
                 raise StopAsyncIteration
             self._bell.clear()
             await self._bell.wait()
-        return self._waiting.popleft()
+        message = self._waiting.popleft()
+        self._waiting_bytes -= len(message.encoded)
+        return message
 
     def put(self, message: Message) -> None:
         """For the service: one more."""
-        if len(self._waiting) >= self._most:
+        params, size = self._gossip.params, len(message.encoded)
+        full = self._waiting_bytes + size > params.subscription_bytes_max
+        if full or len(self._waiting) >= params.subscription_max:
             self.dropped += 1
             return
         self._waiting.append(message)
+        self._waiting_bytes += size
         self._bell.set()
 
     def close(self) -> None:
@@ -107,6 +112,7 @@ class Gossip:
         self.router = Router(key, self.params, random.Random(), time.time_ns(), application)
         self._subscriptions: dict[str, list[Subscription]] = {}
         self._outboxes: dict[PeerId, _Outbox] = {}
+        self._queued_bytes = 0
         self._inbound: dict[PeerId, Stream] = {}
         self.dropped = 0
         """Frames that did not fit into the queue of a slow peer."""
@@ -135,7 +141,7 @@ class Gossip:
         known = self._subscriptions.get(topic)
         if known is None or validator is not None:
             self.router.subscribe(topic, self._loop.time(), validator)
-        subscription = Subscription(self, topic, self.params.subscription_max)
+        subscription = Subscription(self, topic)
         self._subscriptions.setdefault(topic, []).append(subscription)
         self._send()
         return subscription
@@ -204,8 +210,10 @@ class Gossip:
     def _part(self, peer: PeerId) -> None:
         """A peer takes part no more."""
         outbox = self._outboxes.pop(peer, None)
-        if outbox is not None and outbox.task is not None:
-            outbox.task.cancel()
+        if outbox is not None:
+            self._drop(outbox)
+            if outbox.task is not None:
+                outbox.task.cancel()
         self.router.went(peer, self._loop.time())
 
     async def _tell(self, peer: PeerId, outbox: _Outbox) -> None:
@@ -221,8 +229,7 @@ class Gossip:
             except (Libp2pError, TimeoutError) as error:
                 log.debug("gossip to %s ended: %s", peer, error)
             self.router.lost(peer)
-            outbox.frames.clear()
-            outbox.bytes = 0
+            self._drop(outbox)
             try:
                 async with asyncio.timeout(retry + 1):
                     await outbox.again.wait()
@@ -241,6 +248,7 @@ class Gossip:
                 while outbox.frames:
                     frame = outbox.frames.popleft()
                     outbox.bytes -= len(frame)
+                    self._queued_bytes -= len(frame)
                     await stream.write(varint.frame(frame))
                 if end.done():
                     end.result()
@@ -287,13 +295,20 @@ class Gossip:
             outbox = self._outboxes.get(peer)
             if outbox is None:
                 continue
-            full = outbox.bytes + len(frame) > self.params.queue_bytes_max
+            size, params = len(frame), self.params
+            full = outbox.bytes + size > params.queue_bytes_max or self._queued_bytes + size > params.queues_bytes_max
             if full or len(outbox.frames) >= self.params.queue_frames_max:
                 self.dropped += 1
                 continue
             outbox.frames.append(frame)
-            outbox.bytes += len(frame)
+            outbox.bytes += size
+            self._queued_bytes += size
             outbox.bell.set()
+
+    def _drop(self, outbox: _Outbox) -> None:
+        self._queued_bytes -= outbox.bytes
+        outbox.frames.clear()
+        outbox.bytes = 0
 
     async def _beat(self) -> None:
         while True:
