@@ -146,6 +146,26 @@ async def test_a_stream_that_is_forgotten_holds_no_memory() -> None:
 
 
 @coroutine
+async def test_streams_that_have_ended_wait_for_no_collector() -> None:
+    async with hosts(2, tick_s=0.05) as (alice, bob):
+        connection = await alice.dial(bob.address)
+        gc.collect()
+        gc.disable()
+        try:
+            for number in range(200):
+                async with await alice.open_stream(bob.peer_id, ECHO) as stream:
+                    await stream.write(b"x")
+                    await stream.read_exactly(1)
+                    if number % 3 == 0:
+                        stream.reset()
+            del stream
+            await until(lambda: not connection.streams and not connection._lingering)
+            await until(lambda: sum(isinstance(one, Stream) for one in gc.get_objects()) <= 4)
+        finally:
+            gc.enable()
+
+
+@coroutine
 async def test_frames_and_lines_are_bounded_before_they_are_read() -> None:
     async with hosts(2) as (alice, bob):
         await alice.dial(bob.address)

@@ -14,7 +14,7 @@ from typing import Protocol, cast
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from . import multiaddr, multistream, yamux
+from . import multiaddr, multistream, noise, yamux
 from .errors import ConnectionLost, Libp2pError, LimitReached, WireError
 from .key import PrivateKey, PublicKey
 from .multiaddr import Multiaddr
@@ -66,6 +66,7 @@ class Connection(asyncio.Protocol):
         self._upgrade: Upgrade | None = Upgrade(
             dialled, key, X25519PrivateKey.generate(), X25519PrivateKey.generate(), expected
         )
+        self._channel: noise.Channel
         self.session = yamux.Session(dialled, settings.bounds, memory)
         self.peer: PeerId
         self.public_key: PublicKey
@@ -147,6 +148,7 @@ class Connection(asyncio.Protocol):
         for flow in self.session.end():
             if isinstance(flow.user, Stream):
                 flow.user.wake()
+            flow.user = None
         self._writers.clear()
         self._negotiating.clear()
         self._lingering.clear()
@@ -257,6 +259,9 @@ class Connection(asyncio.Protocol):
                 self._negotiate(flow, stream)
             else:
                 stream.wake()
+            if flow.is_gone:
+                # They would hold each other until the garbage is collected.
+                flow.user = None
         if session.outgoing:
             self.flush_soon()
 

@@ -171,7 +171,7 @@ class Stream:
     def _check_writable(self) -> None:
         if self._error is not None:
             raise self._error
-        if self._flow.reset:
+        if self._flow.reset or not self.connection.is_open:
             raise self._lost()
         if self._flow.ended_out:
             raise StreamEnded("we have closed this stream")
@@ -197,14 +197,19 @@ class Stream:
         self._session.finish(self._flow)
         self._session.stop_reading(self._flow)
         self.connection.linger(self._flow)
-        self.connection.flush_soon()
-        self.wake()
+        self._part()
 
     def reset(self) -> None:
         """End it by force, both ways."""
         self._session.reset(self._flow)
+        self._part()
+
+    def _part(self) -> None:
         self.connection.flush_soon()
         self.wake()
+        if self._flow.is_gone:
+            # They would hold each other until the garbage is collected.
+            self._flow.user = None
 
     async def __aenter__(self) -> Self:
         return self
