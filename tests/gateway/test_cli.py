@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -12,9 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.gateway.conftest import Watch, count
 from tests.unit.cli.house import PROGRAM, House
 
+from posthouse.control.operator import open_store
+from posthouse.engine.engine import Engine
 from posthouse.gateway.letter import Inbound, Outbound, Part
+from posthouse.mailbox.message import State
 
 CONFIG = """
 [gateway]
@@ -144,6 +149,46 @@ def test_stats_and_metrics_tell_lengths_rates_and_errors_by_desk_channel_and_ses
     text = house.run("gateway", "stats").stdout
     assert "net:default:bad" in text
     assert "poison" in text
+
+
+@pytest.mark.parametrize("poison", ["block", "skip", "park"])
+def test_lane_why_names_the_poison_under_every_policy(house: House, poison: str) -> None:
+    from posthouse.gateway.answer import Work
+    from posthouse.gateway.handlers.function import FunctionHandler
+    from posthouse.gateway.letter import INBOUND_DESK
+    from posthouse.gateway.worker import Worker
+
+    async def poisoned() -> None:
+        async def refuse(work: Work) -> None:
+            if work.text == "poison":
+                raise RuntimeError("cannot stand it")
+
+        async with Engine(open_store(house.config(), create=True)) as engine:
+            for number, text in enumerate(("poison", "good")):
+                await engine.do(Inbound(f"m{number}", "net", "chat", "ann", text).post())
+            worker = Worker(engine, FunctionHandler(refuse))
+            worker.start()
+            watch = Watch(engine)
+            ends = (State.DEAD, State.PARKED, *(() if poison == "block" else (State.DELIVERED,)))
+            await watch.until(lambda: count(engine, INBOUND_DESK, *ends) == len(ends) - 1)
+            await worker.close()
+
+    (house.folder / "posthouse.toml").write_text(CONFIG.replace('poison = "block"', f'poison = "{poison}"'))
+    asyncio.run(poisoned())
+    why = house.json("lane", "why", "default", "net:default:chat", "--desk", "inbound")
+    assert why["code"] == ("poisoned" if poison == "block" else "empty")
+    assert why["aside"] == [
+        {
+            "id": "m0",
+            "state": "parked" if poison == "park" else "dead",
+            "reason": "attempts",
+            "error": "RuntimeError: cannot stand it",
+            "attempts": 2,
+        }
+    ]
+    said = house.run("lane", "why", "default", "net:default:chat", "--desk", "inbound").stdout
+    assert "m0" in said
+    assert "cannot stand it" in said
 
 
 def test_stats_of_a_store_that_nobody_serves_tell_lengths_only(house: House) -> None:

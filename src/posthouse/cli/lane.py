@@ -7,7 +7,7 @@ import click
 from . import option
 from .option import pass_session
 from .root import Group
-from .session import Session
+from .session import Json, Session
 from .text import age, short_instant
 
 
@@ -47,8 +47,14 @@ def why(session: Session, mailbox: str, lane: str | None, desk: str | None) -> N
             ("Until", short_instant(found["until"]) if found["until"] else None),
             ("Message", found["message_id"] if found["message_id"] != head.get("id") else None),
             ("Last error", found["error"]),
+            *(("Left it", _left(message)) for message in found["aside"]),
         ]
     )
+
+
+def _left(message: Json) -> str:
+    why = ": ".join(part for part in (message["reason"], message["error"]) if part)
+    return f"{message['id']}, {message['state']} after {message['attempts']} attempts ({why})"
 
 
 @lane.command("unblock")

@@ -6,6 +6,7 @@ received, lease_ended, window_full, retry, scheduled, quiet, expired, corrupt, r
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
 from ..mailbox import command as cm
@@ -25,6 +26,10 @@ LOOK_BACK = 50_000
 LOOK_AHEAD = 200
 """Messages of a lane that are looked at; they come with their bodies, so no more than are needed."""
 QUIET_LOOK_AHEAD = 1_000
+ASIDE = 5
+"""Messages set aside or dead that are named, the newest ones."""
+ASIDE_LOOK = 2_000
+_ASIDE = frozenset({State.DEAD, State.PARKED, State.UNCERTAIN})
 
 
 @operation("lane.why")
@@ -59,8 +64,24 @@ def why(context: Context, *, mailbox: str, lane: str | None = None, desk: str | 
         "since": None,
         "message_id": None,
         "error": None,
+        "aside": _aside(store, box, found),
         **more,
     }
+
+
+def _aside(store: Store, box: MailboxView, lane: LaneView) -> list[Json]:
+    """The last few messages that left the lane without being delivered: who looks for poison finds it here."""
+    last: deque[MessageView] = deque(maxlen=ASIDE)
+    after = seen = 0
+    while page := store.messages(Filter(box.desk, box.mailbox, lane.lane, states=_ASIDE), after, SCAN_PAGE):
+        last.extend(page)
+        after, seen = page[-1].number, seen + len(page)
+        if seen >= ASIDE_LOOK:
+            break
+    return [
+        {"id": m.message.id, "state": str(m.state), "reason": m.reason, "error": m.error, "attempts": m.attempts}
+        for m in last
+    ]
 
 
 def _head(head: MessageView) -> Json:
