@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.gateway.conftest import House, Watch, count, messages
+from tests.gateway.conftest import QUICK_OUT, House, Watch, count, messages
 from tests.gateway.net import AskingChannel, NetChannel, Network, ordered
 
 from posthouse.gateway.answer import Work
@@ -24,6 +24,8 @@ from posthouse.mailbox.message import State
 SESSIONS = 100
 EACH = 10
 SLOW_S = (0.1, 2.0)
+# On a busy machine one message may meet more cuts than anybody would try without a longer pause.
+PATIENT = QUICK_OUT.replace(attempts_max=None)
 SEND = SendLimits(side_by_side=64, drain_per_s=0, grace_s=0.2, breaker_failures=0, reconcile_s=0.5)
 
 
@@ -51,7 +53,9 @@ async def converse(store: Path, make: Callable[[Network], NetChannel], seed: int
     network.drop_before = network.drop_after = 0.03
     async with network:
         limits = Limits(slots=SESSIONS, grace_s=0.2)
-        async with House(store).gateway(make(network), handler=answer, work=limits, send=SEND) as gateway:
+        async with House(store).gateway(
+            make(network), handler=answer, work=limits, send=SEND, policies=(PATIENT,)
+        ) as gateway:
             engine = gateway.engine
             watch = Watch(engine)
             faults = asyncio.create_task(drop(network, rng))
