@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
+import uvloop
 from tests.gateway.channels.console_bench import ConsoleBench
 from tests.gateway.channels.email_bench import EmailBench
 from tests.gateway.channels.pinch_bench import PinchBench
@@ -27,10 +28,14 @@ BENCHES: dict[str, Callable[[], Bench]] = {
 }
 
 
+LOOPS = [pytest.param(uvloop.run, id="uvloop"), pytest.param(asyncio.run, id="asyncio", marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("run", LOOPS)
 @pytest.mark.parametrize("bench", BENCHES.values(), ids=BENCHES.keys())
 @pytest.mark.parametrize("check", CHECKS, ids=name_of)
-def test_it_is_a_channel(check: Check, bench: Callable[[], Bench]):
+def test_it_is_a_channel(check: Check, bench: Callable[[], Bench], run: Callable[..., None]):
     try:
-        asyncio.run(tried(check, bench))
+        run(tried(check, bench))
     except Lacking as lacking:
         pytest.skip(str(lacking))
