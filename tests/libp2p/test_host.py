@@ -7,6 +7,7 @@ import gc
 import random
 import socket
 import weakref
+from typing import Any
 
 import psutil
 import pytest
@@ -453,6 +454,18 @@ async def test_a_peer_that_says_nothing_any_more_is_noticed_and_a_quiet_one_is_k
         server.close()
         await server.wait_closed()
         await until(lambda: len(asyncio.all_tasks()) == 1)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"dial_s": 0}, {"pending_max": -1}, {"inbound_max": 10, "connections_max": 9}, {"announce": ("nowhere",)}],
+)
+def test_settings_that_cannot_be_meant_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(BadInput):
+        Settings(**wrong)
+    for bounds in ({"window_bytes": 1_000}, {"streams_in_max": 0}):
+        with pytest.raises(BadInput):
+            Bounds(**bounds)
 
 
 def test_a_frozen_peer_is_noticed_within_thirty_seconds_by_default() -> None:

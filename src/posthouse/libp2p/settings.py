@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from .errors import BadInput
+from .multiaddr import Multiaddr
 from .yamux import Bounds
 
 
@@ -76,3 +78,13 @@ class Settings:
     keep_first_s: float = 1.0
     """After a failed dial; it doubles up to ``keep_most_s``. Each wait is shortened by chance, against stampedes."""
     keep_most_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            value = getattr(self, name)
+            if isinstance(value, int | float) and value <= 0:
+                raise BadInput(f"{name} is greater than 0, not {value}")
+        if self.inbound_max > self.connections_max:
+            raise BadInput(f"inbound_max is at most connections_max ({self.connections_max}), not {self.inbound_max}")
+        for text in self.announce:
+            Multiaddr.parse(text)

@@ -14,7 +14,7 @@ import struct
 from collections import deque
 from dataclasses import dataclass
 
-from .errors import ConnectionLost, LimitReached, StreamReset, YamuxError
+from .errors import BadInput, ConnectionLost, LimitReached, StreamReset, YamuxError
 
 PROTOCOL = "/yamux/1.0.0"
 HEADER_BYTES = 12
@@ -44,6 +44,12 @@ class Bounds:
     """Of what we send in one frame, so that streams take turns."""
     discard_bytes_max: int = 16_777_216
     """Of one frame for a stream that is already gone; a longer one ends the connection."""
+
+    def __post_init__(self) -> None:
+        if self.window_bytes < WINDOW_BYTES:
+            raise BadInput(f"window_bytes is at least {WINDOW_BYTES}, as the protocol has it, not {self.window_bytes}")
+        if min(self.streams_in_max, self.streams_out_max, self.unread_bytes_max, self.frame_bytes_max) <= 0:
+            raise BadInput("numbers of streams and bytes are greater than 0")
 
 
 class Memory:
@@ -108,7 +114,6 @@ class Session:
 
     def __init__(self, client: bool, bounds: Bounds, memory: Memory | None = None) -> None:
         """``client``: we dialled. ``memory`` is shared with other sessions."""
-        assert bounds.window_bytes >= WINDOW_BYTES
         self._memory = memory or Memory(bounds.unread_bytes_max)
         self._bounds = bounds
         self._parity = 1 if client else 0

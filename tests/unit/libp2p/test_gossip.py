@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -143,7 +144,7 @@ def test_frames_there_and_back() -> None:
 
 
 def test_no_frame_is_longer_than_it_may_be() -> None:
-    params = replace(PARAMS, frame_bytes_max=2_000)
+    params = replace(PARAMS, frame_bytes_max=2_000, message_bytes_max=900)
     frame = Frame(messages=[bytes(900)] * 7, ihave=[(f"t{n}", [bytes(40)] * 20) for n in range(7)])
     encoded = list(wire.encode(frame, params))
     assert max(map(len, encoded)) <= 2_000
@@ -503,6 +504,15 @@ def test_what_a_peer_that_left_asked_for_is_not_kept() -> None:
     alone.now += PARAMS.prune_backoff_s + 2
     (answer, *_) = alone.say(subscriptions=[(True, "t")])
     assert answer.graft == ["t"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"mesh_low": 7}, {"mesh_high": 5}, {"heartbeat_s": 0}, {"message_bytes_max": 1 << 20}, {"gossip_threshold": 1.0}],
+)
+def test_numbers_that_cannot_be_meant_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(BadInput):
+        Params(**wrong)
 
 
 # Memory.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..errors import BadInput
+
 
 @dataclass(frozen=True, slots=True)
 class Params:
@@ -100,3 +102,11 @@ class Params:
     """Below it, our own messages do not go to it."""
     graylist_threshold: float = -80.0
     """Below it, nothing that it sends is looked at."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.mesh_low <= self.mesh <= self.mesh_high:
+            raise BadInput("a mesh needs 0 < mesh_low <= mesh <= mesh_high")
+        if self.heartbeat_s <= 0 or self.frame_bytes_max < self.message_bytes_max + 1_024:
+            raise BadInput("heartbeat_s is greater than 0, and a frame holds a message of message_bytes_max and more")
+        if not self.graylist_threshold <= self.publish_threshold <= self.gossip_threshold <= 0:
+            raise BadInput("thresholds of scores need graylist <= publish <= gossip <= 0")
