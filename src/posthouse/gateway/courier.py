@@ -20,22 +20,22 @@ In: the engine, a channel. Out: sends, and commands. It keeps no message.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import itertools
 import logging
 import secrets
 import time
 from collections.abc import Coroutine
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..engine.engine import Engine
 from ..errors import EngineClosed, InvalidInput, StoreError
-from ..mailbox.command import Command, Filter, Lease, Release, Renew, Settle, Verdict
+from ..mailbox.command import Command, Filter, Lease, Release, Settle, Verdict
 from ..mailbox.message import SECOND, State
 from ..mailbox.outcome import Delivery, Leased, LeaseLost
 from ..mailbox.store import MessageView
-from .channel import Channel, Connection, Offline, Permanent, RateLimited, Reconciled, Reconciles, Sending, Transient
+from .attempt import OFFLINE_S, Attempt, End, key_of
+from .channel import Channel, Connection, Reconciled, Reconciles, Sending
 from .letter import OUTBOUND_DESK, Outbound, outbound_mailbox
 from .pacing import Breaker, Pace
 from .stats import CourierStats
@@ -43,10 +43,6 @@ from .worker import ERROR_CHARS_MAX, STORE_PAUSE_S, bounded_s, watched
 
 log = logging.getLogger("posthouse.gateway")
 
-RESENDS_MAX = 3
-"""How often a part is sent again within one attempt, where that is safe."""
-OFFLINE_S = 1.0
-"""How long a send waits for another connection where the one it had is gone; then the message goes back."""
 PAGE = 100
 IMPORT_ORIGIN = "import"
 """Who posted what other programs began to send. Our keys were never given for that, so nobody can be asked about it."""
@@ -66,19 +62,6 @@ class SendLimits:
     """How long sends may finish when the courier is told to stop."""
 
 
-class _End(NamedTuple):
-    """What a send came to."""
-
-    verdict: Verdict
-    stat: str
-    after_s: float | None = None
-    reason: str | None = None
-    error: str | None = None
-
-
-_DONE = _End(Verdict.DELIVERED, "sent")
-
-
 class Courier:
     """Sends for one account from ``start`` to ``close``."""
 
@@ -93,7 +76,7 @@ class Courier:
         self._timeout_s = limits.timeout_s if lease_s is None else min(limits.timeout_s, lease_s * 0.8)
         self._breaker = Breaker(limits.breaker_failures, limits.breaker_s)
         self._pace = Pace(limits.drain_per_s)
-        self._backlog = 0
+        self._backlog = self._unsure = 0
         self._is_up = asyncio.Event()
         self._came_up = asyncio.Event()
         self._next_up = asyncio.Event()
@@ -204,8 +187,9 @@ class Courier:
         await self._resolve()
         mailbox = await self._engine.read(lambda store: store.mailbox(OUTBOUND_DESK, self.mailbox))
         unsure = 0 if mailbox is None else mailbox.counts.get(State.UNCERTAIN, 0)
-        if unsure:
+        if unsure > self._unsure:
             log.warning("%s: of %d messages nobody knows whether they were sent (uncertain)", self.mailbox, unsure)
+        self._unsure = unsure
         self._backlog = mailbox.depth if mailbox is not None and self._limits.drain_per_s else 0
         if self._backlog <= self._limits.side_by_side:
             self._backlog = 0
@@ -232,15 +216,15 @@ class Courier:
         try:
             outbound = Outbound.from_message(message)
         except InvalidInput as error:
-            wrong = _End(Verdict.DEAD, "died", error=f"not a message of the gateway: {error}")
+            wrong = End(Verdict.DEAD, "died", error=f"not a message of the gateway: {error}")
             await self._settle(token, delivery, wrong)
             return
         wait_s = self._breaker.wait_s(message.lane, time.monotonic())
         if wait_s:
-            held = _End(Verdict.RETURN, "held_back", wait_s, "offline", "the target failed often and is left alone")
+            held = End(Verdict.RETURN, "held_back", wait_s, "offline", "the target failed often and is left alone")
             await self._settle(token, delivery, held)
             return
-        sender = _Sender(self, token, delivery, outbound)
+        sender = Attempt(self, token, delivery, outbound)
         try:
             end = await sender.run()
         except asyncio.CancelledError:
@@ -253,13 +237,13 @@ class Courier:
             self._judge(message.lane, end)
             await self._settle(token, delivery, end)
 
-    def _judge(self, target: str, end: _End) -> None:
+    def _judge(self, target: str, end: End) -> None:
         if end.stat == "retried":
             self._breaker.failed(target, time.monotonic())
         elif end.verdict is not Verdict.RETURN:
             self._breaker.succeeded(target)
 
-    async def _settle(self, token: str, delivery: Delivery, end: _End) -> None:
+    async def _settle(self, token: str, delivery: Delivery, end: End) -> None:
         ref = delivery.message.ref
         due_at = None if end.after_s is None else self._engine.now() + int(bounded_s(end.after_s) * SECOND)
         error = None if end.error is None else end.error.encode(errors="replace").decode()[:ERROR_CHARS_MAX]
@@ -336,7 +320,7 @@ class Courier:
             return None
         if found is Reconciled.SENT and index == len(outbound.parts) - 1:
             return Settle(ref, None, Verdict.DELIVERED, holder=self.mailbox)
-        # Where a part was sent and others are left, it is asked for again when the rest is sent: see _Sender.
+        # Where a part was sent and others are left, it is asked for again when the rest is sent: see ``Attempt``.
         reason = "unconfirmed" if found is Reconciled.SENT else "not_sent"
         return Settle(ref, None, Verdict.RETRY, self._engine.now(), reason, view.error, self.mailbox)
 
@@ -384,111 +368,6 @@ class Courier:
     def open_targets(self) -> list[str]:
         """Targets that are left alone now."""
         return self._breaker.open(time.monotonic())
-
-
-class _Sender:
-    """One attempt at one message."""
-
-    def __init__(self, courier: Courier, token: str, delivery: Delivery, outbound: Outbound) -> None:
-        self._courier = courier
-        self._token = token
-        self._delivery = delivery
-        self._outbound = outbound
-        self._index = delivery.progress
-        self._writing = False
-        """A part is with the connection, and its outcome is not known."""
-
-    def interrupted(self) -> _End:
-        """What is certain of it when it is broken off."""
-        if self._writing and not self._courier.channel.idempotent:
-            return _End(Verdict.UNCERTAIN, "uncertain", reason="unknown", error="stopped in the middle of a send")
-        return _End(Verdict.RETURN, "offline", reason="returned")
-
-    async def run(self) -> _End | None:
-        """Send what is left of its parts; None: the lease was lost, and nothing is to be said."""
-        if self._delivery.attempt > 1 and not await self._confirmed():
-            return _End(Verdict.UNCERTAIN, "uncertain", reason="unknown", error="whether a part was sent is unknown")
-        resends = 0
-        while self._index < len(self._outbound.parts):
-            connection = self._courier.channel.connection()
-            if connection is None:
-                if await self._courier.reconnected(None):
-                    continue
-                return _End(Verdict.RETURN, "offline", None, "offline", "the channel has no connection")
-            sending = self._sending()
-            try:
-                self._writing = True
-                async with asyncio.timeout(self._courier.timeout_s):
-                    await connection.send(sending)
-            except Permanent as error:
-                return _End(Verdict.DEAD, "died", reason="permanent", error=str(error))
-            except RateLimited as error:
-                return _End(Verdict.RETRY, "rate_limited", error.after_s, "rate_limited", str(error))
-            except Transient as error:
-                return _End(Verdict.RETRY, "retried", error=str(error))
-            except Offline as error:
-                self._writing = False
-                if error.after_s is None and await self._courier.reconnected(connection):
-                    continue
-                after_s = OFFLINE_S if error.after_s is None else error.after_s
-                return _End(Verdict.RETURN, "offline", after_s, "offline", str(error))
-            except Exception as error:
-                # Unclear, no answer in time, or an error that says nothing about what was sent.
-                told = str(error) or type(error).__name__
-                if not await self._renewed():
-                    return None
-                found = await self._courier.find_out(sending)
-                if found is Reconciled.UNKNOWN:
-                    return _End(Verdict.UNCERTAIN, "uncertain", reason="unknown", error=told)
-                if found is Reconciled.NOT_SENT:
-                    resends += 1
-                    if resends > RESENDS_MAX:
-                        return _End(Verdict.RETRY, "retried", error=told)
-                    self._courier.stats.resent += 1
-                    continue
-            self._writing = False
-            resends = 0
-            if not await self._sent():
-                return None
-        return _DONE
-
-    def _sending(self) -> Sending:
-        return Sending(self._outbound, self._index, key_of(self._outbound, self._index), self._delivery.attempt)
-
-    async def _sent(self) -> bool:
-        """A part is sent: keep that, if others are left. False: the lease was lost."""
-        self._index += 1
-        self._courier.stats.parts += 1
-        return self._index >= len(self._outbound.parts) or await self._renewed()
-
-    async def _renewed(self) -> bool:
-        """Keep the lease, and how many parts are sent. False: it was lost."""
-        renew = Renew(OUTBOUND_DESK, self._token, self._delivery.message.ref, self._index)
-        while True:
-            try:
-                return not isinstance(await self._courier.engine.do(renew), LeaseLost)
-            except EngineClosed:
-                raise
-            except StoreError as error:
-                log.error("%s: the progress of %s is not kept yet: %s", self._courier.mailbox, self._outbound.id, error)
-                await asyncio.sleep(STORE_PAUSE_S)
-
-    async def _confirmed(self) -> bool:
-        """Where the channel found before that the part under way was sent: skip it. False: now nobody knows."""
-        ref = self._delivery.message.ref
-        view = await self._courier.engine.read(lambda store: store.message(ref))
-        if view is None or view.reason != "unconfirmed" or self._index >= len(self._outbound.parts):
-            return True
-        found = await self._courier.find_out(self._sending())
-        if found is Reconciled.SENT:
-            return await self._sent()
-        return found is Reconciled.NOT_SENT
-
-
-def key_of(outbound: Outbound, index: int) -> str:
-    """The idempotency key of a part: the same for every attempt, and for no other part."""
-    text = "\0".join((*outbound.ref, str(index)))
-    return f"ph-{hashlib.sha256(text.encode()).hexdigest()[:40]}"
 
 
 async def _either(*waits: Coroutine[Any, Any, object]) -> None:
