@@ -130,7 +130,7 @@ async def test_what_is_held_back_for_a_peer_is_bounded(tmp_path: Path) -> None:
 
         await asyncio.gather(*(early(number) for number in range(2, 12)))
         assert alice.stats.refused["full"] == 7
-        assert alice.stats.held == 3
+        assert alice.stats.held == 10
 
 
 @coroutine

@@ -17,6 +17,7 @@ from tests.simulation.trades import Broken, numbers, story
 from posthouse.mailbox.command import Verdict
 from posthouse.mailbox.event import LEASED
 from posthouse.mailbox.message import Ref, State
+from posthouse.mailbox.outcome import Duplicate
 from posthouse.peer.frame import Direct
 from posthouse.peer.inbox import Incoming
 from posthouse.peer.node import Limits
@@ -52,9 +53,8 @@ def nothing_is_early(self: Session, trade: Any, peer: str, message: Direct, now:
     return Take(()) if isinstance(judged, Early) else judged
 
 
-def numbers_are_not_kept(self: Session, trade: Any, peer: str, message: Direct, now: int) -> Any:
-    judged = BY_NUMBER(self, trade, peer, message, now)
-    return Take(()) if isinstance(judged, Take) else judged
+def every_copy_is_welcome(self: Receiver, peer: str, message: Direct, outcome: Any) -> Any:
+    return (State.DELIVERED, "") if isinstance(outcome, Duplicate) else BECAME(self, peer, message, outcome)
 
 
 async def acknowledged_when_recorded(self: Receiver, waiter: Any) -> Any:
@@ -70,7 +70,7 @@ def one_too_many_is_skipped(self: Session, name: str, next_number: int) -> Any:
     return SKIP(self, name, next_number + 1)
 
 
-BY_NUMBER, VERDICT, SKIP = Session._by_number, Session.verdict, Session.skip
+BY_NUMBER, VERDICT, SKIP, BECAME = Session._by_number, Session.verdict, Session.skip, Receiver._became
 
 
 @pytest.mark.slow
@@ -79,7 +79,7 @@ BY_NUMBER, VERDICT, SKIP = Session._by_number, Session.verdict, Session.skip
     ("where", "name", "fault"),
     [
         (Session, "_by_number", nothing_is_early),
-        (Session, "_by_number", numbers_are_not_kept),
+        (Receiver, "_became", every_copy_is_welcome),
         (Receiver, "_processed", acknowledged_when_recorded),
         (Session, "verdict", a_no_is_taken_for_a_yes),
         (Session, "skip", one_too_many_is_skipped),

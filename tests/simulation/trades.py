@@ -44,7 +44,9 @@ class Story:
         limits = dataclasses.replace(usual, send=dataclasses.replace(usual.send, idle_s=120.0))
         # Small waits where they do not matter, so that more happens in a story.
         inbox = INBOX.replace(retry=exponential(1, 5))
-        self.world = World(loop, seed, parties or 2 + seed % 2, limits, (OUTBOX, inbox))
+        # Some senders do not wait for the message before, as other programs do not: what they send overtakes.
+        outbox = OUTBOX.replace(window_per_lane=self.seed % 3 + 1)
+        self.world = World(loop, seed, parties or 2 + seed % 2, limits, (outbox, inbox))
         self.loop = loop
         self.random = self.world.random
         self.world.drop = self.random.choice((0.0, 0.05, 0.3))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .import_klingon import klingon
 from .import_openclaw import openclaw
 from .option import pass_session
 from .root import Group
@@ -31,7 +32,7 @@ ROWS_SHOWN = 50
 
 @click.group(cls=Group, name="import")
 def import_() -> None:
-    """Take over what another program kept: a Pinch relay's queue, OpenClaw's queues."""
+    """Take over what another program kept: a Pinch relay's queue, OpenClaw's queues, a Klingon node's trades."""
 
 
 @import_.command("pinch")
@@ -69,6 +70,7 @@ def pinch(session: Session, file: Path, dry_run: bool) -> None:
 
 
 import_.add_command(openclaw)
+import_.add_command(klingon)
 
 
 def _operator(config: Config, dry_run: bool) -> Operator:

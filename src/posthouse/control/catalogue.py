@@ -16,6 +16,7 @@ GROUPS = (
     "doctor",
     "gateway",
     "journal",
+    "klingon",
     "lane",
     "mailbox",
     "message",

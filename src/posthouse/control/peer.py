@@ -225,7 +225,7 @@ def outbox(
                 "posted_at": view.instant_or_none(found.posted_at),
                 "attempts": found.attempts,
                 "expires_at": view.instant_or_none(found.expires_at),
-                "error": found.error or found.reason,
+                "error": None if found.state is State.DELIVERED else found.error or found.reason,
             }
         )
     return {"messages": rows, "after": page[-1].number if len(page) >= min(limit, PAGE_MAX) else None}

@@ -302,7 +302,7 @@ async def _nothing(stream: Any) -> None:
 def check_peer(peer: str, me: str) -> None:
     """InvalidInput unless this is the id of another peer."""
     try:
-        PeerId.parse(peer)
+        PeerId.parse(peer).public_key()
     except BadInput as error:
         raise InvalidInput(str(error)) from None
     if peer == me:

@@ -38,6 +38,9 @@ from .stats import Stats
 
 log = logging.getLogger("posthouse.peer")
 
+GAPS_MAX = 4_096
+"""Trades of which it is remembered since when a number is missing."""
+
 
 @dataclass(frozen=True, slots=True)
 class TakeLimits:
@@ -51,6 +54,8 @@ class TakeLimits:
     """How long a stream waits for its message to be processed; less than senders wait for an acknowledgement."""
     hold_s: float = 20.0
     """How long a message that came before its turn is held back."""
+    ask_s: float = 5.1
+    """After so long what is missing is asked for again."""
     held_per_peer_max: int = 64
     held_max: int = 1_024
     reading_per_peer_bytes_max: int = 8 * 1_048_576
@@ -175,6 +180,7 @@ class Receiver:
         """Take a message; its acknowledgement, or None where there is none to give (yet)."""
         name = str(peer)
         until_s = self._loop.time() + self.limits.hold_s
+        held = False
         ref = Ref(INBOX_DESK, name, name, message.message_id)
         while True:
             async with self._alone(message.trade_id):
@@ -187,6 +193,8 @@ class Receiver:
                         self._forget(ref, waiter)
                         raise
                     break
+            self._stats.held += not held
+            held = True
             if not await self._hold(peer, message, until_s):
                 return None
         try:
@@ -329,7 +337,7 @@ class Receiver:
         return peer in self.plain and since_s is not None and self._loop.time() - since_s >= self.session.rules.gap_s
 
     async def _hold(self, peer: PeerId, message: Direct, until_s: float) -> bool:
-        """Wait until the message before it is there; False if that takes too long."""
+        """Wait until something of its trade has come, or it is time to ask again; False if it takes too long."""
         name, trade = str(peer), message.trade_id
         wait_s = until_s - self._loop.time()
         if wait_s <= 0:
@@ -337,19 +345,20 @@ class Receiver:
         if self._held[name] >= self.limits.held_per_peer_max or self._held[""] >= self.limits.held_max:
             self._stats.refused["full"] += 1
             return False
-        self._gaps.setdefault(trade, self._loop.time())
-        self._stats.held += 1
+        if trade not in self._gaps:
+            if len(self._gaps) >= GAPS_MAX:
+                del self._gaps[next(iter(self._gaps))]
+            self._gaps[trade] = self._loop.time()
         self._held[name] += 1
         self._held[""] += 1
         moved = self._loop.create_future()
         self._moved.setdefault(trade, []).append(moved)
         self._ask(peer, trade)
         try:
-            async with asyncio.timeout(wait_s):
+            async with asyncio.timeout(min(wait_s, self.limits.ask_s)):
                 await moved
-            return True
         except TimeoutError:
-            return False
+            log.debug("trade %s: what is before %d has not come", trade, message.sequence_num)
         finally:
             self._held[name] -= 1
             self._held[""] -= 1
@@ -358,6 +367,7 @@ class Receiver:
                 waiting.remove(moved)
                 if not waiting:
                     self._moved.pop(trade, None)
+        return True
 
     async def skip(self, trade: str, next_number: int) -> None:
         """The other side says that no number below this one will come any more."""

@@ -43,7 +43,7 @@ MARK = "/posthouse/peer/1.0.0"
 TRADES_MAX = 1_000
 """Trades that are compared when a peer connects."""
 AGAIN_S = 5.0
-"""Between two questions about the same trade."""
+"""Between two questions about the same trade, while nothing of it has come."""
 MISSING_MAX = 1_000
 HISTORY_MAX = 10_000
 """Messages of a trade's history that are looked at."""
@@ -72,7 +72,8 @@ class Sync:
         self._spawn = spawn
         self._state = state
         self._loop = asyncio.get_running_loop()
-        self._asked: dict[str, float] = {}
+        self._asked: dict[str, tuple[float, int]] = {}
+        """By trade: when we asked, and how far we were."""
         self._resending: set[str] = set()
         self.receiver: Receiver
         """Set by whoever makes both."""
@@ -81,12 +82,13 @@ class Sync:
 
     def ask(self, peer: PeerId, trade: str) -> None:
         """Ask about one trade, unless that was done just now."""
-        now_s = self._loop.time()
-        if now_s - self._asked.get(trade, -AGAIN_S) < AGAIN_S or str(peer) in self.receiver.plain:
+        now_s, heard = self._loop.time(), self._session.heard.get(trade, 0)
+        asked_s, asked_at = self._asked.get(trade, (-AGAIN_S, -1))
+        if (now_s - asked_s < AGAIN_S and heard == asked_at) or str(peer) in self.receiver.plain:
             return
         if len(self._asked) >= 4_096:
             self._asked.clear()
-        self._asked[trade] = now_s
+        self._asked[trade] = (now_s, heard)
         self._spawn(self._compare(peer, [trade]))
 
     def came(self, peer: PeerId) -> None:

@@ -1,0 +1,1 @@
+"""Taking over what other peers' programs kept."""
