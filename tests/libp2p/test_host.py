@@ -71,6 +71,26 @@ async def test_peers_say_who_they_are_and_what_they_speak() -> None:
 
 
 @coroutine
+async def test_who_a_peer_is_can_be_waited_for() -> None:
+    async with hosts(2) as (alice, bob):
+        with pytest.raises(ConnectionLost):
+            await alice.identified(bob.peer_id)
+        await alice.dial(bob.address)
+        one, two = await asyncio.gather(alice.identified(bob.peer_id), alice.identified(bob.peer_id))
+        assert one == two == alice.info(bob.peer_id) == await alice.identified(bob.peer_id)
+        # Somebody who does not say it, and goes.
+        bob.unhandle("/ipfs/id/1.0.0")
+        await bob.disconnect(alice.peer_id)
+        await until(lambda: not alice.peers)
+        await alice.dial(bob.address)
+        waiting = asyncio.create_task(alice.identified(bob.peer_id))
+        assert await alice.ping(bob.peer_id) < 5
+        await alice.disconnect(bob.peer_id)
+        with pytest.raises(ConnectionLost, match="before it said"):
+            await waiting
+
+
+@coroutine
 async def test_a_protocol_that_nobody_speaks_is_refused() -> None:
     async with hosts(2) as (alice, bob):
         connection = await alice.dial(bob.address)

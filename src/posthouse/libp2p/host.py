@@ -94,6 +94,7 @@ class Host:
         self._watchers: list[Watcher] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._pushing: asyncio.TimerHandle | None = None
+        self._curious: dict[PeerId, list[asyncio.Future[Info]]] = {}
         self._version = 0
         self._told: dict[PeerId, int] = {}
         self._closed = False
@@ -184,6 +185,17 @@ class Host:
         """What a connected peer said of itself; None while it has not."""
         return self._info.get(peer)
 
+    async def identified(self, peer: PeerId) -> Info:
+        """Wait until a connected peer has said who it is; ConnectionLost if it goes before, or never came."""
+        info = self._info.get(peer)
+        if info is not None:
+            return info
+        if peer not in self._peers:
+            raise ConnectionLost(f"{peer} is not connected")
+        answer: asyncio.Future[Info] = asyncio.get_running_loop().create_future()
+        self._curious.setdefault(peer, []).append(answer)
+        return await answer
+
     @property
     def counts(self) -> Counts:
         """Numbers for an operator."""
@@ -254,12 +266,17 @@ class Host:
 
     # Streams.
 
-    async def open_stream(self, peer: PeerId, *protocols: str) -> Stream:
-        """A stream with a peer, which is dialled if it is not connected: the first of the protocols that it speaks.
+    async def open_stream(self, peer: PeerId, *protocols: str, dial: bool = True) -> Stream:
+        """A stream with a peer: the first of the protocols that it speaks.
 
-        A protocol that the peer said it speaks is relied on: the stream can be written to at once.
+        A protocol that the peer said it speaks is relied on: the stream can be written to at once. A peer that is not
+        connected is dialled, unless ``dial`` is False: then ConnectionLost is raised.
         """
-        connection = self._connection(peer) or await self.dial(peer)
+        connection = self._connection(peer)
+        if connection is None:
+            if not dial:
+                raise ConnectionLost(f"{peer} is not connected")
+            connection = await self.dial(peer)
         info = self._info.get(peer)
         if info is not None:
             for protocol in protocols:
@@ -373,6 +390,9 @@ class Host:
             del self._peers[peer]
             self._info.pop(peer, None)
             self._told.pop(peer, None)
+            for answer in self._curious.pop(peer, ()):
+                if not answer.done():
+                    answer.set_exception(ConnectionLost(f"{peer} went before it said who it is"))
             self._say(Disconnected(peer, connection.error))
 
     def speaks(self, protocol: str) -> bool:
@@ -448,6 +468,9 @@ class Host:
         if peer in self._peers:
             self._info[peer] = info
             self.book.add(peer, info.addresses)
+            for answer in self._curious.pop(peer, ()):
+                if not answer.done():
+                    answer.set_result(info)
             self._say(Identified(peer, info))
             if self._told.get(peer, self._version) != self._version:
                 self.spawn(self._push_to(peer))
@@ -471,7 +494,7 @@ class Host:
             return
         try:
             async with asyncio.timeout(self.settings.identify_s):
-                async with await self.open_stream(peer, identify.PUSH) as stream:
+                async with await self.open_stream(peer, identify.PUSH, dial=False) as stream:
                     await stream.write_frame(self._about_us(stream.connection))
         except (Libp2pError, TimeoutError) as error:
             log.debug("cannot tell %s what has changed: %s", peer, error)

@@ -33,7 +33,7 @@ ROOT = Path(__file__).parents[3]
 RESET = "/test/reset/1"
 SLOW = [pytest.mark.slow, pytest.mark.timeout(1_500)]
 PEERS = [
-    pytest.param(node_peer, id="js"),
+    pytest.param(node_peer, id="js", marks=pytest.mark.timeout(600)),
     pytest.param(go_peer, id="go", marks=SLOW),
     pytest.param(python_peer, id="py", marks=SLOW),
 ]
@@ -64,7 +64,8 @@ async def first_byte_then_reset(stream: Stream) -> None:
 async def met(host: Watched, other: Foreign) -> PeerId:
     """Wait until both know what the other speaks."""
     peer = PeerId.parse(other.peer)
-    await until(lambda: host.info(peer))
+    await until(lambda: host.peers)
+    await host.identified(peer)
     return peer
 
 

@@ -221,7 +221,7 @@ class Gossip:
         for retry in range(RETRIES):
             outbox.again.clear()
             try:
-                async with await self._host.open_stream(peer, *PROTOCOLS) as stream:
+                async with await self._host.open_stream(peer, *PROTOCOLS, dial=False) as stream:
                     if retry:
                         self.router.greet(peer)
                         self._send()
