@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -202,6 +203,8 @@ class Trial:
         self.said: list[str] = []
         """What was logged, and the errors that were raised."""
         self.changes = Changes()
+        self.tasks: set[asyncio.Future[Any]] = set()
+        """The channel's tasks that have not ended, and theirs; not those of the bench."""
         self._sent = 0
 
     def needs(self, *abilities: str) -> None:
@@ -213,7 +216,11 @@ class Trial:
     async def start(self) -> None:
         """Start the channel and wait until it is up."""
         before = self.desk.ups
-        await self.channel.start(self.desk)
+        mark = _ours.set(True)
+        try:
+            await self.channel.start(self.desk)
+        finally:
+            _ours.reset(mark)
         await self.desk.changes.until(lambda: self.desk.ups > before, "the channel comes up")
         expect(self.channel.connection() is not None, "it is up, and there is no connection")
 
@@ -279,6 +286,21 @@ class Trial:
                     raise NotConforming(f"a secret is shown: {text.replace(secret, '(it)')[:200]}")
 
 
+_ours: contextvars.ContextVar[bool] = contextvars.ContextVar("ours", default=False)
+"""Whether what runs was begun by the channel: tasks inherit it."""
+
+
+def _watch_tasks(tasks: set[asyncio.Future[Any]]) -> None:
+    def made(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Future[Any]:
+        task: asyncio.Future[Any] = asyncio.Task(work, loop=loop, **options)
+        if _ours.get():
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+        return task
+
+    asyncio.get_running_loop().set_task_factory(made)
+
+
 class _Log(logging.Handler):
     def __init__(self, trial: Trial) -> None:
         super().__init__()
@@ -300,6 +322,7 @@ async def trial(bench: Bench) -> AsyncIterator[Trial]:
     except BaseException:
         await bench.close()
         raise
+    _watch_tasks(found.tasks)
     handler = _Log(found)
     loggers = [logging.getLogger(), logging.getLogger("posthouse")]
     levels = [logger.level for logger in loggers]

@@ -51,15 +51,13 @@ def name_of(check: Check) -> str:
 async def it_starts_and_ends(trial: Trial) -> None:
     """No connection before the start and after the end, no task left over, and ending twice is no harm."""
     expect(trial.channel.connection() is None, "there is a connection before the start")
-    tasks = asyncio.all_tasks()
     await trial.start()
     await trial.channel.close()
     trial.desk.closed = True
     expect(trial.channel.connection() is None, "there is a connection after the end")
     await trial.channel.close()
     await asyncio.sleep(0)
-    left = {task for task in asyncio.all_tasks() - tasks if "aiohttp" not in repr(task)}
-    expect(not left, f"tasks are left over: {left}")
+    expect(not trial.tasks, f"tasks are left over: {trial.tasks}")
 
 
 async def what_comes_is_handed_over(trial: Trial) -> None:
