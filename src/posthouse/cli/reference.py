@@ -172,6 +172,12 @@ name, `preset` says which one to start from. `"none"` means no limit. By variabl
 | field | meaning | {presets} |
 |{rule}|
 {fields}
+
+## Channels
+
+`[channel.<name>]` is one account on one of the gateway's networks; [their keys](channels.md) are those of its kind.
+By flag: `--set channel.telegram.token_file=secrets/telegram`. They have no variables of their own: a secret is in a
+file, or in a variable that a key ending in `_env` names.
 """
 
 

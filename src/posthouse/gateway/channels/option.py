@@ -51,10 +51,7 @@ class Options:
                     self._secrets[name] = found
             else:
                 raw = setup.values.get(name, setting.default)
-                value = None if raw is None else checked(setting, _joined(raw), self._where, setup.folder)
-                if value is not None and setting.kind is Kind.PATH and name not in setup.values:
-                    value = str(setup.folder / str(value))
-                self._values[name] = value
+                self._values[name] = None if raw is None else checked(setting, _joined(raw), self._where, setup.folder)
 
     @property
     def scrubber(self) -> Scrubber:
