@@ -567,6 +567,7 @@ SETTINGS: tuple[Setting, ...] = (
         derived="none: what comes is kept, and acknowledged when somebody has processed it",
         pattern=r"(python:[\w.]+:\w+|command:.+|accept)",
     ),
+    Setting("peer.orders", Kind.SWITCH, True, "Whether the peer takes part in the gossip of public orders."),
     Setting("peer.handler_timeout_s", Kind.SECONDS, 60.0, "How long a handler may work.", least=0.1, most=86_400),
     Setting("peer.workers", Kind.WHOLE, 32, "Trades that are worked on side by side at most.", least=1, most=10_000),
     Setting("peer.sends", Kind.WHOLE, 32, "Messages that are sent to one peer side by side at most.", least=1, most=60),

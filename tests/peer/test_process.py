@@ -50,10 +50,14 @@ def test_the_commands_see_what_a_running_peer_does(house: House, tmp_path: Path)
                 assert (found["counts"]["acked"], found["counts"]["processed"]) == (1, 1)
 
         asyncio.run(meet())
+        assert house.json("peer", "orders") == {"running": True, "orders": [], "total": 0}
+        assert "Nothing is offered" in house.run("peer", "orders").stdout
         (trade,) = house.json("peer", "trades")["trades"]
         assert (trade["local_sequence"], trade["remote_sequence"], trade["signed"]) == (1, 1, True)
     assert house.json("peer", "outbox")["messages"][0]["status"] == "acked"
     assert house.json("peer", "peers")["running"] is False
+    assert house.json("peer", "orders") == {"running": False, "orders": [], "total": 0}
+    assert "No peer" in house.run("peer", "orders").stdout
     assert "No peer runs here" in house.run("peer", "peers").stdout
     assert "acked" in house.run("peer", "outbox").stdout
     assert "t1" in house.run("peer", "trades").stdout

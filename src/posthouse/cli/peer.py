@@ -140,6 +140,31 @@ def trades(session: Session, peer_id: str, after: str, limit: int) -> None:
     )  # fmt: skip
 
 
+@peer.command("orders")
+@option.limit(50, "How many at most.")
+@pass_session
+def orders(session: Session, limit: int) -> None:
+    """List what is offered, by us and by others, as far as the running peer has heard of it."""
+    found = session.call("peer.orders", limit=limit)
+    if session.json:
+        session.emit(found)
+        return
+    if not found["running"]:
+        session.say("No peer that takes part in the market runs here.")
+        return
+    session.table(
+        ("ORDER", "MAKER", ">OFFERS", "OF", ">WANTS", "OF", "METHODS", "ENDS"),
+        [
+            (
+                o["id"], "us" if o["ours"] else o["maker"], o["offer_amount"], o["offer_chain"], o["request_amount"],
+                o["request_chain"], ", ".join(o["methods"]), short_instant(o["expires_at"]),
+            )
+            for o in found["orders"]
+        ],
+        "Nothing is offered.",
+    )  # fmt: skip
+
+
 @peer.command("outbox")
 @click.option("--peer", "peer_id", metavar="PEER", help="Only messages for this peer.")
 @click.option("--trade", metavar="TRADE", help="Only messages of this trade.")

@@ -44,6 +44,17 @@ def stopped(access: object) -> None:
     _running.pop(access, None)
 
 
+_trading: weakref.WeakKeyDictionary[Any, Callable[[], list[Json]]] = weakref.WeakKeyDictionary()
+
+
+def trading(access: object, orders: Callable[[], list[Json]] | None) -> None:
+    """A peer on this engine takes part in the market, and ``orders`` tells what is offered; None: no more."""
+    if orders is None:
+        _trading.pop(access, None)
+    else:
+        _trading[access] = orders
+
+
 class Trade(NamedTuple):
     """What is kept of a trade."""
 
@@ -236,3 +247,19 @@ def peers(context: Context) -> Answer:
     """Who is connected, and what was sent and received; known only while a peer runs."""
     live = _running.get(context.access)
     return {"running": live is not None, **(live() if live is not None else {"id": None, "addresses": [], "peers": []})}
+
+
+@operation("peer.orders")
+def orders(context: Context, *, limit: int = 100) -> Answer:
+    """What is offered, by us and by others; known only while a peer runs."""
+    offered = _trading.get(context.access)
+    found = [] if offered is None else offered()
+    rows = [
+        {
+            **{name: value for name, value in order.items() if name not in ("created_s", "expires_s")},
+            "created_at": view.instant_or_none(order["created_s"] * SECOND),
+            "expires_at": view.instant_or_none(order["expires_s"] * SECOND),
+        }
+        for order in found[: min(limit, PAGE_MAX)]
+    ]
+    return {"running": offered is not None, "orders": rows, "total": len(found)}

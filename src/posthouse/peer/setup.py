@@ -9,11 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from ..config import Config
+from ..control import peer as control
 from ..engine.engine import Engine
 from ..errors import BadIdentity, ConfigError
 from ..libp2p.errors import BadInput
+from ..libp2p.gossip.service import Gossip
 from ..libp2p.host import Host
 from ..libp2p.keeper import Keeper
 from ..libp2p.key import PrivateKey
@@ -23,6 +26,7 @@ from .courier import SendLimits
 from .handler import handler_of
 from .inbox import WorkLimits
 from .node import Limits, Peer
+from .orders import Orders
 from .session import Rules
 
 
@@ -37,9 +41,12 @@ class Service:
         peers: Sequence[Multiaddr],
         bootstrap: Sequence[Multiaddr],
         mdns: str,
+        orders: bool,
     ) -> None:
         self.peer = peer
         self.host = host
+        self.orders: Orders | None = None
+        self._gossip = Gossip(host, peer.session.key) if orders else None
         self._listen = listen
         self._peers = peers
         self._bootstrap = bootstrap
@@ -49,6 +56,10 @@ class Service:
     async def start(self) -> None:
         """Listen, begin to send and to receive, and look for others."""
         await self.peer.start()
+        if self._gossip is not None:
+            self.orders = Orders(self.peer, self.host, self._gossip)
+            self.orders.start()
+            control.trading(self.peer.office, self._orders)
         for address in self._listen:
             try:
                 await self.host.listen(address)
@@ -68,8 +79,18 @@ class Service:
             self._keeper.close()
         if self._mdns is not None:
             await self._mdns.close()
+        control.trading(self.peer.office, None)
+        if self.orders is not None:
+            await self.orders.close()
+        if self._gossip is not None:
+            await self._gossip.close()
         await self.peer.close()
         await self.host.close()
+
+    def _orders(self) -> list[dict[str, Any]]:
+        """What is offered, for ``peer.orders``; from any thread."""
+        assert self.orders is not None
+        return [{**order._asdict(), "ours": order.maker == self.peer.id} for order in self.orders.open()]
 
 
 async def make(config: Config, engine: Engine) -> Service:
@@ -81,7 +102,9 @@ async def make(config: Config, engine: Engine) -> Service:
     key = await asyncio.to_thread(key_of, config)
     host = Host(key)
     peer = Peer(engine, host, key, limits_of(config), handler=handler)
-    return Service(peer, host, listen, peers, bootstrap, config.text_or_none("peer.mdns") or "")
+    return Service(
+        peer, host, listen, peers, bootstrap, config.text_or_none("peer.mdns") or "", config.switch("peer.orders")
+    )
 
 
 def key_of(config: Config) -> PrivateKey:
