@@ -89,7 +89,7 @@ async def drop(network: Network, rng: random.Random) -> None:
         network.drop()
 
 
-def check(network: Network, unsure: set[str], story: str, *, exactly_once: bool) -> None:
+def check(network: Network, unsure: set[str], story: str, *, exactly_once: bool, in_order: bool = True) -> None:
     assert network.drops > 20, story
     assert not network.twice(), f"{story}: twice {network.twice()[:10]}"
     wanted = {(f"chat{s}", f"re chat{s} {n}") for s in range(SESSIONS) for n in range(EACH)}
@@ -98,7 +98,7 @@ def check(network: Network, unsure: set[str], story: str, *, exactly_once: bool)
         assert not missing, f"{story}: never arrived: {sorted(missing)[:10]}"
         assert not unsure, story
     assert missing <= unsure, f"{story}: lost: {sorted(missing - unsure)[:10]}"
-    for session in range(SESSIONS):
+    for session in range(SESSIONS if in_order else 0):
         assert ordered(network.texts(f"chat{session}")), f"{story}: {network.texts(f'chat{session}')}"
 
 
@@ -110,7 +110,9 @@ def run(folder: Path, cases: list[tuple[Callable[[Network], NetChannel], int]]) 
             *[converse(folder / f"{make.__name__}-{seed}.db", make, seed) for make, seed in cases]
         )
         for (make, _), (network, unsure, story) in zip(cases, found, strict=True):
-            check(network, unsure, f"{make.__name__}, {story}", exactly_once=make is not plain)
+            # What was uncertain for a while does not hold its lane: when it is known, others may have been sent.
+            in_order = make is not asking or "uncertain=0" in story
+            check(network, unsure, f"{make.__name__}, {story}", exactly_once=make is not plain, in_order=in_order)
 
     asyncio.run(case())
 

@@ -92,7 +92,7 @@ class Attempt:
                 told = str(error) or type(error).__name__
                 if not await self._renewed():
                     return None
-                found = await self._courier.find_out(sending)
+                found = await self._courier.find_out(sending, patient=True)
                 if found is Reconciled.UNKNOWN:
                     return End(Verdict.UNCERTAIN, "uncertain", reason="unknown", error=told)
                 if found is Reconciled.NOT_SENT:
@@ -134,7 +134,7 @@ class Attempt:
         view = await self._courier.engine.read(lambda store: store.message(ref))
         if view is None or view.reason != "unconfirmed" or self._index >= len(self._outbound.parts):
             return True
-        found = await self._courier.find_out(self._sending())
+        found = await self._courier.find_out(self._sending(), patient=True)
         if found is Reconciled.SENT:
             return await self._sent()
         return found is Reconciled.NOT_SENT

@@ -324,8 +324,8 @@ class Courier:
         reason = "unconfirmed" if found is Reconciled.SENT else "not_sent"
         return Settle(ref, None, Verdict.RETRY, self._engine.now(), reason, view.error, self.mailbox)
 
-    async def find_out(self, sending: Sending) -> Reconciled:
-        """What became of a part whose sending was interrupted."""
+    async def find_out(self, sending: Sending, *, patient: bool = False) -> Reconciled:
+        """What became of a part whose sending was interrupted; ``patient``: ask until somebody answers, for a while."""
         if self.channel.idempotent:
             return Reconciled.NOT_SENT  # or it was, which the key makes the same
         if not isinstance(self.channel, Reconciles):
@@ -338,8 +338,9 @@ class Courier:
                         return await self.channel.reconcile(sending)
                     except Exception as error:
                         log.info("%s: what became of %s is not known yet: %s", self.mailbox, sending.outbound.id, error)
-                        if not await self.reconnected(gone):
+                        if not patient:
                             return Reconciled.UNKNOWN
+                        await self.reconnected(gone)
         except TimeoutError:
             return Reconciled.UNKNOWN
 
