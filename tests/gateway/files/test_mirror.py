@@ -293,7 +293,7 @@ def test_stale_sockets_are_survived_with_files_too(tmp_path: Path, monkeypatch: 
     assert {fields["recoveryState"] for fields in left["plain-0"]} <= {"unknown_after_send"}
 
 
-def check(network: Any, unsure: set[str], story: str, *, exactly_once: bool) -> None:
+def check(network: Any, unsure: set[str], story: str, *, exactly_once: bool, **_: Any) -> None:
     """As there; this conversation is shorter, so fewer connections drop."""
     assert network.drops > 3, story
     assert not network.twice(), story
