@@ -121,7 +121,7 @@ class Router:
         mesh = self._mesh[topic] = set()
         old = self._fanout.pop(topic, set())
         self._fanout_until.pop(topic, None)
-        good = [peer for peer in old if self._may_graft(peer, topic, now)]
+        good = [peer for peer in sorted(old) if self._may_graft(peer, topic, now)]
         more = [peer for peer in self._candidates(topic, now) if peer not in good]
         for peer in (good + self._chosen(more, self._params.mesh))[: self._params.mesh]:
             self._graft(peer, topic, mesh, now)
@@ -133,7 +133,7 @@ class Router:
         del self._topics[topic]
         for peer in self._peers:
             self._to(peer).subscriptions.append((False, topic))
-        for peer in self._mesh.pop(topic):
+        for peer in sorted(self._mesh.pop(topic)):
             self._prune(peer, topic, now, self._params.leave_backoff_s)
 
     def publish(self, topic: str, data: bytes, now: float) -> Message:
@@ -152,7 +152,7 @@ class Router:
         else:
             to = {peer for peer in on_topic if not self._peers[peer].meshes}
             to |= self._mesh[topic] if topic in self._mesh else self._fanout_of(topic, on_topic, now)
-        for peer in to:
+        for peer in sorted(to):
             self._to(peer).messages.append(message.encoded)
         return message
 
@@ -286,7 +286,7 @@ class Router:
         to = self._mesh[message.topic] | {
             peer for peer, state in self._peers.items() if not state.meshes and message.topic in state.topics
         }
-        for peer in to - {source, message.author}:
+        for peer in sorted(to - {source, message.author}):
             self._to(peer).messages.append(message.encoded)
 
     # Gossip.
@@ -423,7 +423,7 @@ class Router:
 
     def _keep_mesh(self, topic: str, mesh: set[PeerId], now: float) -> None:
         params = self._params
-        scores = {peer: self.scores.of(peer, now) for peer in mesh}
+        scores = {peer: self.scores.of(peer, now) for peer in sorted(mesh)}
         for peer, score in scores.items():
             if score < 0:
                 self._prune(peer, topic, now, params.prune_backoff_s)
@@ -431,7 +431,7 @@ class Router:
             for peer in self._chosen(self._candidates(topic, now), params.mesh - len(mesh)):
                 self._graft(peer, topic, mesh, now)
         elif len(mesh) > params.mesh_high:
-            for peer in mesh - self._best(mesh, scores):
+            for peer in sorted(mesh - self._best(mesh, scores)):
                 self._prune(peer, topic, now, params.prune_backoff_s)
         dialled = sum(self._peers[peer].dialled for peer in mesh)
         if len(mesh) >= params.mesh_low and dialled < params.mesh_dialled:
@@ -449,7 +449,7 @@ class Router:
     def _best(self, mesh: set[PeerId], scores: dict[PeerId, float]) -> set[PeerId]:
         """Who stays in a mesh that is too large: the best, some by chance, enough that we dialled."""
         params = self._params
-        order = list(mesh)
+        order = sorted(mesh)
         self._rng.shuffle(order)
         order.sort(key=lambda peer: -scores.get(peer, 0.0))
         rest = order[params.mesh_best :]
