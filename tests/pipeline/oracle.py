@@ -464,8 +464,10 @@ STEPS: tuple[tuple[str, str], ...] = (
         ),
         rated as (
             select *, failures / attempts as failure_rate,
-                coalesce((sum(failures) over t - failures) / nullif(sum(attempts) over t - attempts, 0), 0) as baseline
-            from hours window t as (partition by desk, mailbox)
+                coalesce(sum(failures) over t / nullif(sum(attempts) over t, 0), 0) as baseline
+            -- Compared with the three days before.
+            from hours window t as (partition by desk, mailbox order by "window"
+                range between {72 * HOUR} preceding and {HOUR} preceding)
         )
         select * from rated where attempts >= 5 and failure_rate >= 0.5 and failure_rate >= 2 * baseline
         """,

@@ -20,7 +20,7 @@ import pytest
 
 from posthouse.errors import InvalidInput, StoreCorrupt, StoreHeld
 from posthouse.journal import schema as contract
-from posthouse.pipeline import generate, job, transforms
+from posthouse.pipeline import generate, held, job, transforms
 from posthouse.pipeline.job import Job
 from posthouse.pipeline.schema import OPEN
 from posthouse.pipeline.tables import Tables
@@ -60,7 +60,7 @@ def advance(
         F.max("offset").alias("last_offset"),
         F.count("*").alias("events"),
         F.lit(1).alias("generation"),
-        F.max("cause_id").alias("cause_id"),
+        F.xxhash64(*KEY).alias("key"),
     )
     part = F.when(F.col("finished_at").isNull(), OPEN).otherwise(F.date_format("finished_at", "yyyy-MM-dd"))
     messages = rows.select(part.alias("part"), *rows.columns)
@@ -83,14 +83,20 @@ def advance(
     )  # fmt: skip
 
 
-def strays(events: DataFrame, carried: DataFrame | None = None) -> DataFrame:
-    posts = events.where("event = 'posted'").select(*KEY)
-    known = posts if carried is None else posts.unionByName(carried.select(*KEY))
-    return events.where("message_id <> ''").select(*KEY).distinct().join(known, on=list(KEY), how="left_anti")
+def find(
+    spark: SparkSession, messages: DataFrame, events: DataFrame, new: DataFrame, carried: DataFrame, *more: Any
+) -> held.Held:
+    """Every finished message that is told of again lives again."""
+    from pyspark.sql import functions as F
 
-
-def causes(events: DataFrame) -> DataFrame:
-    return events.where("event = 'posted' AND cause_id IS NOT NULL").select("node", "desk", "cause_id").distinct()
+    closed = messages.where(F.col("part") != OPEN)
+    names = new.where("message_id <> ''").select(*KEY).distinct()
+    rows = tuple(closed.join(names, on=list(KEY), how="left_semi").select(*closed.columns).collect())
+    if not rows:
+        return held.Held()
+    before = spark.createDataFrame(list(rows), closed.schema)
+    recalled = events.join(before.select(*KEY), on=list(KEY), how="left_semi").select(*contract.NAMES)
+    return held.Held(before, recalled, None, rows, rows)
 
 
 def books(partials: DataFrame) -> DataFrame:
@@ -108,9 +114,14 @@ def books(partials: DataFrame) -> DataFrame:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_small(monkeypatch)
+
+
+def make_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put small transforms in place of the real ones."""
     monkeypatch.setattr(transforms, "advance", advance)
-    monkeypatch.setattr(transforms, "strays", strays)
-    monkeypatch.setattr(transforms, "causes", causes)
+    monkeypatch.setattr(held, "find", find)
+    monkeypatch.setattr(transforms, "changed", lambda new, before: ["*"])
     monkeypatch.setattr(transforms, "books", books)
     monkeypatch.setattr(job, "GOLD", ("books",))
 
@@ -139,24 +150,39 @@ def killer(at: str) -> Callable[[str], None]:
     return stage
 
 
+@pytest.fixture(scope="module")
+def kept(spark: SparkSession, made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A lake that was made without any disturbance; whoever changes it changes a copy."""
+    lake = tmp_path_factory.mktemp("kept") / "lake"
+    with pytest.MonkeyPatch.context() as patch:
+        make_small(patch)
+        Job(str(lake), lambda: spark).run(str(made))
+    return lake
+
+
+@pytest.fixture
+def copy(kept: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(kept, tmp_path / "copy"))
+
+
 @pytest.mark.usefixtures("small")
-def test_a_kill_at_any_stage_and_a_rerun_give_the_same_tables(spark: SparkSession, made: Path, tmp_path: Path) -> None:
-    calm = Job(str(tmp_path / "calm"), lambda: spark, batch_events=1_200)
-    calm.run(str(made))
-    wanted = tables(spark, tmp_path / "calm")
-    assert len(wanted["events"]) > 1_900
-    lake = tmp_path / "killed"
-    # Each run gets one stage further into some batch, and the next takes over.
-    for stage in ("planned", "events", "messages", "partials", "carried", "segments", "committed", "books"):
-        with pytest.raises(Killed):
-            Job(str(lake), lambda: spark, batch_events=1_200, stage=killer(stage)).run(str(made))
-    Job(str(lake), lambda: spark, batch_events=1_200).run(str(made))
-    assert tables(spark, lake) == wanted
+def test_a_run_that_was_killed_is_finished_by_the_next(
+    spark: SparkSession, made: Path, kept: Path, tmp_path: Path
+) -> None:
+    lake = tmp_path / "lake"
+    with pytest.raises(Killed):
+        Job(str(lake), lambda: spark, stage=killer("carried")).run(str(made))
+    with pytest.raises(InvalidInput, match="was interrupted"):
+        Job(str(lake), lambda: spark).compact()
+    result = Job(str(lake), lambda: spark).run(str(made))
+    assert (result.batches, result.segments) == (1, len(list(made.glob("node=*/*.parquet"))))
+    assert tables(spark, lake) == tables(spark, kept)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small")
 def test_a_naive_append_fails_the_same_test(
-    spark: SparkSession, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, made: Path, kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def naive(self: Tables, name: str, rows: DataFrame, batch: int, **named: Any) -> None:
         from pyspark.sql import functions as F
@@ -166,30 +192,37 @@ def test_a_naive_append_fails_the_same_test(
         rows.write.format("delta").mode(mode).save(self._ledger.table(name))
 
     monkeypatch.setattr(Tables, "write", naive)
-    Job(str(tmp_path / "calm"), lambda: spark).run(str(made))
     with pytest.raises(Killed):
-        Job(str(tmp_path / "killed"), lambda: spark, stage=killer("messages")).run(str(made))
-    Job(str(tmp_path / "killed"), lambda: spark).run(str(made))
-    names = ("events", "messages")
-    assert tables(spark, tmp_path / "killed", names) != tables(spark, tmp_path / "calm", names)
-
-
-@pytest.mark.usefixtures("small")
-def test_nothing_new_needs_no_spark_and_changes_nothing(spark: SparkSession, made: Path, tmp_path: Path) -> None:
+        Job(str(tmp_path), lambda: spark, stage=killer("messages")).run(str(made))
     Job(str(tmp_path), lambda: spark).run(str(made))
+    names = ("events", "messages")
+    assert tables(spark, tmp_path, names) != tables(spark, kept, names)
 
+
+def test_nothing_new_needs_no_spark_and_changes_nothing(made: Path, kept: Path) -> None:
     def never() -> SparkSession:
         raise AssertionError("Spark was started")
 
-    result = Job(str(tmp_path), never).run(str(made))
+    result = Job(str(kept), never).run(str(made))
     assert (result.batches, result.events) == (0, 0)
     assert {finding.kind for finding in result.findings} == {"journal_gap", "clock_back", "chain_broken"}
 
 
+def test_two_at_once_are_refused(made: Path, tmp_path: Path) -> None:
+    def never() -> SparkSession:
+        raise AssertionError("Spark was started")
+
+    first = Job(str(tmp_path), never)
+    with first.ledger.alone("run"), pytest.raises(StoreHeld, match=rf"books run \(process {os.getpid()} on"):
+        Job(str(tmp_path), never).run(str(made))
+
+
+@pytest.mark.slow
 @pytest.mark.usefixtures("small")
-def test_segments_in_any_order_give_the_same_tables(spark: SparkSession, made: Path, tmp_path: Path) -> None:
-    """One node first, the other one's segments from the last to the first, half-written files in between."""
-    Job(str(tmp_path / "calm"), lambda: spark).run(str(made))
+def test_segments_in_any_order_give_the_same_tables(
+    spark: SparkSession, made: Path, kept: Path, tmp_path: Path
+) -> None:
+    """The first and the last, then all between them but one, then that one; half-written files in between."""
     folder = tmp_path / "j"
     files = sorted(made.glob("node=*/*.parquet"))
     late = [files[0], files[-1], *files[2:-1], files[1]]
@@ -201,11 +234,14 @@ def test_segments_in_any_order_give_the_same_tables(spark: SparkSession, made: P
         (folder / files[0].parent.name / ".half.parquet.tmp").write_bytes(b"PAR1")
         result = Job(str(tmp_path / "lake"), lambda: spark).run(str(folder))
     assert result.late
-    assert tables(spark, tmp_path / "lake") == tables(spark, tmp_path / "calm")
+    assert tables(spark, tmp_path / "lake") == tables(spark, kept)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small")
-def test_bad_files_are_named_and_the_rest_is_processed(spark: SparkSession, made: Path, tmp_path: Path) -> None:
+def test_bad_files_are_named_and_the_rest_is_processed(
+    spark: SparkSession, made: Path, kept: Path, tmp_path: Path
+) -> None:
     folder = tmp_path / "j"
     shutil.copytree(made, folder)
     *_, last = sorted((folder / "node=node-1").glob("*.parquet"))
@@ -225,15 +261,14 @@ def test_bad_files_are_named_and_the_rest_is_processed(spark: SparkSession, made
     result = Job(str(tmp_path / "lake"), lambda: spark).run(str(folder))
     assert result.rejected == []
     assert result.segments == 1
-    Job(str(tmp_path / "calm"), lambda: spark).run(str(made))
-    assert tables(spark, tmp_path / "lake") == tables(spark, tmp_path / "calm")
+    assert tables(spark, tmp_path / "lake") == tables(spark, kept)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small")
-def test_a_mailbox_stays_forgotten(spark: SparkSession, made: Path, tmp_path: Path) -> None:
-    lake = tmp_path / "lake"
+def test_a_mailbox_stays_forgotten(spark: SparkSession, made: Path, copy: Path) -> None:
+    lake = copy
     books_job = Job(str(lake), lambda: spark)
-    books_job.run(str(made))
     events = spark.read.format("delta").load(str(lake / "events"))
     mailbox = events.where("event = 'posted'").first()["mailbox"]
     count = events.where(events["mailbox"] == mailbox).count()
@@ -262,24 +297,19 @@ def _rows_in_files(table: Path, mailbox: str) -> int:
     return total
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small")
-def test_two_at_once_and_lost_records_are_refused(spark: SparkSession, made: Path, tmp_path: Path) -> None:
-    lake = tmp_path / "lake"
-    first = Job(str(lake), lambda: spark)
-    with first.ledger.alone("run"), pytest.raises(StoreHeld, match=rf"books run \(process {os.getpid()} on"):
-        Job(str(lake), lambda: spark).run(str(made))
-    with pytest.raises(Killed):
-        Job(str(lake), lambda: spark, stage=killer("messages")).run(str(made))
-    with pytest.raises(InvalidInput, match="was interrupted"):
-        first.compact()
-    first.run(str(made))
-    assert first.compact()
-    wanted = tables(spark, lake)
-    shutil.rmtree(lake / "_posthouse")
+def test_compacting_changes_nothing_and_a_lake_without_its_record_is_rebuilt(
+    spark: SparkSession, made: Path, kept: Path, copy: Path
+) -> None:
+    job_of_it = Job(str(copy), lambda: spark)
+    assert job_of_it.compact(retain_h=1_000)
+    assert tables(spark, copy) == tables(spark, kept)
+    shutil.rmtree(copy / "_posthouse")
     with pytest.raises(StoreCorrupt, match="no record"):
-        first.run(str(made))
-    first.run(str(made), rebuild=True)
-    assert tables(spark, lake) == wanted
+        job_of_it.run(str(made))
+    job_of_it.run(str(made), rebuild=True)
+    assert tables(spark, copy) == tables(spark, kept)
 
 
 # ── Processes that are killed ────────────────────────────────────────────────────────────────────

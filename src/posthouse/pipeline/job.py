@@ -10,6 +10,7 @@ is read at the versions that its plan recorded.
 
 from __future__ import annotations
 
+import datetime as dt
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,11 +18,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidInput, StoreCorrupt
-from . import bronze, check, ledger, offsets, schema
+from . import bronze, check, held, ledger, offsets, schema
 from .bronze import REJECTED, File, Journal, Segment
 from .finding import Finding
 from .ledger import APPEND, REBUILD, RECOMPUTE, Ledger, Plan, State
 from .offsets import Ranges
+from .scratch import Scratch
+from .session import PLANS
 from .tables import FILES, GOLD, SILVER, STATE_TABLES, Tables
 
 if TYPE_CHECKING:
@@ -29,8 +32,8 @@ if TYPE_CHECKING:
 
 BATCH_EVENTS = 25_000_000
 """Events of one batch, unless a segment alone has more."""
-STRAYS_MAX = 50_000
-"""Finished messages that one batch may change one by one; beyond that all is computed anew."""
+PARTITION_EVENTS = 1_000_000
+"""Events of a batch that are worked off at one time."""
 KEY = schema.IDENTITY
 TAKING_IN = ("events", *SILVER, "segments")
 STAGES = ("planned", "events", *SILVER, "segments", "committed", *GOLD, "done")
@@ -216,9 +219,19 @@ class Job:
         return found
 
     def _cut(self, segments: Sequence[Segment], state: State) -> list[tuple[Segment, ...]]:
-        """New segments as batches: rising offsets for each node, and no offset twice in one batch."""
+        """New segments as batches: rising offsets for each node, and no offset twice in one batch.
+
+        Nodes of which something comes late have batches of their own: those are computed anew.
+        """
+        known = state.known()
+        late = {segment.node for segment in segments if _is_late((segment,), known)}
+        in_time = [segment for segment in segments if segment.node not in late]
+        behind = [segment for segment in segments if segment.node in late]
+        return self._cut_rising(in_time, known) + self._cut_rising(behind, {})
+
+    def _cut_rising(self, segments: Sequence[Segment], known: Mapping[str, Ranges]) -> list[tuple[Segment, ...]]:
         pieces: list[list[Segment]] = []
-        size, ends = 0, {node: ranges[-1][1] for node, ranges in state.known().items()}
+        size, ends = 0, {node: ranges[-1][1] for node, ranges in known.items()}
         # By their place in their node, so that nodes advance together.
         for segment in sorted(segments, key=lambda s: (s.ranges[0][0], s.node, s.name)):
             behind = segment.ranges[0][0] <= ends.get(segment.node, 0)
@@ -256,62 +269,61 @@ class Job:
             raise InvalidInput(f"the lake {self.ledger.place} has an unfinished batch: run it first")
         before = replace(plan.after, segments=tuple(set(plan.after.segments) - set(plan.new)))
         new = self._new_events(plan, journal, before.known())
-        kept: list[DataFrame] = []
-
-        def keep(frame: DataFrame) -> DataFrame:
-            kept.append(frame.persist())
-            return kept[-1]
-
-        new = keep(new)
+        scratch = Scratch(self.ledger)
+        scratch.clear()
+        keep = scratch.keep
+        self._widen(sum(segment.events for segment in plan.new))
         self._write_events(plan, new)
-        mode, held = plan.mode, None
+        mode, found = plan.mode, held.Held()
+        nodes: list[str] | None = None
         if mode == APPEND and "carried" in plan.versions:
             carried = self.tables.load("carried", plan).drop("batch")
-            closed = self.tables.load("messages", plan).where(F.col("part") != schema.OPEN)
-            # Finished messages that something new concerns: events that came after, and the same id posted again.
-            posts = new.where(F.col("event") == "posted").select(*KEY)
-            rows = _found(closed, transforms.strays(new, carried).unionByName(posts).distinct())
-            if rows is None:
+            history = (self.tables.load("messages", plan), self.tables.load("events", plan))
+            size = sum(segment.events for segment in plan.new)
+            maybe = held.find(self.spark, *history, new, carried, size, keep)
+            if maybe is None:
                 mode = RECOMPUTE
             else:
-                recalled = None
-                if rows:
-                    held = keep(self.spark.createDataFrame(rows, closed.schema))
-                    recalled = (
-                        self.tables.load("events", plan)
-                        .drop("day", "batch")
-                        .where(F.col("message_id").isin(sorted({row["message_id"] for row in rows})))
-                        .join(F.broadcast(held.select(*KEY).distinct()), on=list(KEY), how="left_semi")
-                    )
-                causes = F.broadcast(transforms.causes(new))
-                answered = closed.join(causes, on=["node", "desk", "cause_id"], how="left_semi")
-                batch = transforms.advance(new, carried, recalled, held, answered, keep=keep)
+                found = maybe
+                batch = transforms.advance(new, carried, found.recalled, found.before, found.answered, keep=keep)
         elif mode != RECOMPUTE:
             batch = transforms.advance(new, keep=keep)
         if mode == RECOMPUTE:
             all_of_it = self._unforgotten(self.tables.load("events", plan).drop("day", "batch"), plan.after)
+            if plan.new:
+                # What other nodes wrote is as it was.
+                nodes = sorted({segment.node for segment in plan.new})
+                all_of_it = all_of_it.where(F.col("node").isin(nodes))
             batch = transforms.advance(all_of_it.unionByName(new), keep=keep)
-        whole = mode != APPEND
         tables = {name: getattr(batch, name) for name in SILVER}
-        old = held
+        old = found.before
         if mode == RECOMPUTE and "messages" in plan.versions:
             old = self.tables.load("messages", plan).where(F.col("part") != schema.OPEN)
+            tables["carried"] = self._with_other_nodes(tables["carried"], nodes, plan)
         tables["messages"] = _revised(tables["messages"], old)
         tables["anomalies"] = tables["anomalies"].unionByName(
             self._file_anomalies(plan.after, tables["anomalies"].schema), allowMissingColumns=True
         )
+        if found.again:
+            tables["anomalies"] = self._unknown(tables["anomalies"], found, plan)
+        whole = mode == REBUILD or (mode == RECOMPUTE and nodes is None)
+        dirty: list[str] = ["*"]
+        if mode == APPEND and "partials" in plan.versions:
+            tables["partials"] = keep(tables["partials"])
+            dirty = transforms.changed(tables["partials"], self.tables.load("partials", plan))
         for name in SILVER:
-            if held is not None and name in ("messages", "attempts", "anomalies"):
-                self._withdraw(name, held, tables[name], plan.batch)
+            if found.again and name in ("messages", "attempts", "anomalies"):
+                self._withdraw(name, found, tables[name], plan.batch)
             anew = whole or name == "carried" or name not in plan.versions
-            self.tables.write(name, tables[name], plan.batch, whole=anew)
+            instead = None if nodes is None else _of_nodes(nodes, name)
+            self.tables.write(name, tables[name], plan.batch, whole=anew, instead=instead)
             self._reach(name)
         self.tables.write("segments", self._segment_rows(plan.after), plan.batch, whole=True)
         self._reach("segments")
-        self.ledger.commit(plan.after)
+        behind = {*self.ledger.state().dirty, *dirty}
+        self.ledger.commit(replace(plan.after, dirty=tuple(sorted(behind))))
         self._reach("committed")
-        for frame in kept:
-            frame.unpersist()
+        scratch.clear()
 
     def _new_events(self, plan: Plan, journal: Journal | None, known: Mapping[str, Ranges]) -> DataFrame:
         urls = [journal.url(segment.node, segment.name) for segment in plan.new] if journal else []
@@ -381,17 +393,57 @@ class Job:
             )
         )
 
-    def _withdraw(self, name: str, held: DataFrame, rows: DataFrame, batch: int) -> None:
+    def _widen(self, events: int) -> None:
+        """More partitions for a large batch, so that each fits into memory."""
+        wanted = events // PARTITION_EVENTS
+        if wanted > int(self.spark.conf.get("spark.sql.shuffle.partitions", "200") or 0):
+            self.spark.conf.set("spark.sql.shuffle.partitions", str(wanted))
+
+    def _with_other_nodes(self, carried: DataFrame, nodes: list[str] | None, plan: Plan) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        if nodes is None or "carried" not in plan.versions:
+            return carried
+        return carried.unionByName(self.tables.load("carried", plan).drop("batch").where(~F.col("node").isin(nodes)))
+
+    def _unknown(self, findings: DataFrame, found: held.Held, plan: Plan) -> DataFrame:
+        """Findings without those that are there already of messages that were finished before."""
+        from pyspark.sql import functions as F
+
+        back = {row["key"] for row in found.revived}
+        ids = sorted({row["message_id"] for row in found.again if row["key"] not in back})
+        if not ids or "anomalies" not in plan.versions:
+            return findings
+        there = self.tables.load("anomalies", plan).where(
+            (F.col("part") != schema.OPEN) & (F.col("part") != FILES) & F.col("message_id").isin(ids)
+        )
+        return findings.join(F.broadcast(there.select("kind", *KEY)), on=["kind", *KEY], how="left_anti")
+
+    def _withdraw(self, name: str, found: held.Held, rows: DataFrame, batch: int) -> None:
         """Take out the finished rows that come again. Done twice it finds nothing: those of the batch stay."""
-        on = [*KEY, "kind"] if name == "anomalies" else list(KEY)
-        keys = held.select(*KEY).distinct()
+        if name == "messages":
+            by: dict[int, list[str]] = {}
+            for row in found.again:
+                by.setdefault(row["generation"], []).append(str(row["key"]))
+            parts = ", ".join(f"'{part}'" for part in sorted({row["part"] for row in found.again}))
+            same = " OR ".join(f"(generation = {n} AND key IN ({', '.join(keys)}))" for n, keys in by.items())
+            self.spark.sql(
+                f"DELETE FROM {self.tables.named(name)} WHERE part IN ({parts}) AND batch < {batch} AND ({same})"
+            ).collect()
+            return
+        if not found.revived:
+            return
+        ddl = ", ".join(f"{column} string" for column in KEY)
+        keys = self.spark.createDataFrame([tuple(row[column] for column in KEY) for row in found.revived], ddl)
+        on = list(KEY)
         if name == "anomalies":
+            on = [*KEY, "kind"]
             keys = rows.join(keys, on=list(KEY), how="left_semi").select(*on).distinct()
         keys.createOrReplaceTempView("posthouse_again")
-        same = " AND ".join(f"t.{column} = s.{column}" for column in on)
+        matches = " AND ".join(f"t.{column} = s.{column}" for column in on)
         self.spark.sql(
             f"MERGE INTO {self.tables.named(name)} t USING posthouse_again s"
-            f" ON {same} AND t.batch < {batch} AND t.part <> '{schema.OPEN}' WHEN MATCHED THEN DELETE"
+            f" ON {matches} AND t.batch < {batch} AND t.part <> '{schema.OPEN}' WHEN MATCHED THEN DELETE"
         ).collect()
 
     # Derived tables
@@ -400,18 +452,13 @@ class Job:
         """Make the derived tables from the summed partials, where they are behind."""
         from pyspark.sql import functions as F
 
-        from . import transforms
-
         state = self.ledger.state()
         if state.gold == state.batch or not state.batch:
             self._stage("done")
             return
         partials = self.tables.load("partials").drop("batch")
         for name in GOLD:
-            rows = getattr(transforms, name)(partials)
-            if name == "books":
-                rows = self._revised_books(rows)
-            self.tables.write(name, rows, state.batch, whole=True, stamped=False)
+            self._derive_one(name, partials, state)
             self._stage(name)
         open_sums = self.tables.load("books").where(
             F.col("posted")
@@ -425,8 +472,40 @@ class Job:
         wrong = open_sums.limit(1).collect()
         if wrong:
             raise StoreCorrupt(f"the books do not close in {wrong[0]['window']} {wrong[0]['desk']} {wrong[0]['kind']}")
-        self.ledger.commit(replace(state, gold=state.batch))
+        self.ledger.commit(replace(state, gold=state.batch, dirty=()))
         self._stage("done")
+
+    def _derive_one(self, name: str, partials: DataFrame, state: State) -> None:
+        """Make one derived table, or only the days of it for which it is behind."""
+        from pyspark.sql import functions as F
+
+        from . import transforms
+
+        make, batch = getattr(transforms, name), state.batch
+        by_day = name in ("books", "latency")
+        days = sorted(
+            dt.date.fromisoformat(day)
+            for whose, _, day in (each.partition("/") for each in state.dirty)
+            if day and whose == ("books" if by_day else "hours")
+        )
+        if "*" in state.dirty or not self.ledger.has(name) or name == "deadletters":
+            rows = make(partials)
+            rows = self._revised_books(rows) if name == "books" else rows
+            self.tables.write(name, rows, batch, whole=True, stamped=False)
+            return
+        if not days:
+            return
+        if by_day:
+            wanted = ", ".join(f"'{day}'" for day in days)
+            rows = make(partials.where(F.col("part").isin([*map(str, days), schema.OPEN])), days)
+            rows = self._revised_books(rows) if name == "books" else rows
+            self.tables.write(name, rows, batch, whole=False, stamped=False, instead=f"day IN ({wanted})")
+            return
+        since = days[0] - dt.timedelta(days=transforms.AGAIN_DAYS.get(name, 0))
+        reach = days[0] - dt.timedelta(days=transforms.REACH_DAYS.get(name, 0))
+        # Names of parts that are no days sort behind all days.
+        rows = make(partials.where(F.col("part") >= str(reach)), since)
+        self.tables.write(name, rows, batch, whole=False, stamped=False, instead=f"day >= '{since}'")
 
     def _revised_books(self, rows: DataFrame) -> DataFrame:
         """With the revision: one more for each change of a window that had nothing open."""
@@ -455,23 +534,11 @@ class Job:
 def _prepared(spark: SparkSession) -> SparkSession:
     """The session with what the writes need: what is replaced and what is added go into one commit."""
     spark.conf.set("spark.databricks.delta.replaceWhere.constraintCheck.enabled", "false")
+    for option, value in PLANS.items():
+        spark.conf.set(option, value)
+    # So many rows may be asked for at one time and still be found by the bounds of their pages.
+    spark.conf.set("spark.sql.parquet.pushdown.inFilterThreshold", str(held.TOGETHER))
     return spark
-
-
-def _found(closed: DataFrame, wanted: DataFrame) -> list[Any] | None:
-    """The finished rows of these messages; None if they are too many to be taken one by one."""
-    from pyspark.sql import functions as F
-
-    # First by the id alone, so that of a long history one column is read.
-    ids = F.broadcast(wanted.select("message_id").distinct())
-    near = closed.select("message_id").join(ids, on="message_id", how="left_semi").distinct().limit(STRAYS_MAX + 1)
-    found = [row[0] for row in near.collect()]
-    if len(found) > STRAYS_MAX:
-        return None
-    if not found:
-        return []
-    rows = closed.where(F.col("message_id").isin(found)).join(F.broadcast(wanted), on=list(KEY), how="left_semi")
-    return list(rows.select(*closed.columns).collect())
 
 
 def _revised(rows: DataFrame, old: DataFrame | None) -> DataFrame:
@@ -487,6 +554,12 @@ def _revised(rows: DataFrame, old: DataFrame | None) -> DataFrame:
     changed = (F.col("values_before") != values).cast("int")
     revision = F.coalesce(F.col("revision_before") + changed, F.lit(1)).cast("int")
     return joined.select(*rows.columns, revision.alias("revision"))
+
+
+def _of_nodes(nodes: Sequence[str], name: str) -> str:
+    """Which rows of a table are of these nodes, as a condition; findings about files come again with every batch."""
+    names = ", ".join(f"'{node}'" for node in nodes)
+    return f"node IN ({names})" + (f" OR part = '{FILES}'" if name == "anomalies" else "")
 
 
 def _is_late(piece: Iterable[Segment], known: Mapping[str, Ranges]) -> bool:

@@ -35,6 +35,8 @@ class State:
     foreign: tuple[str, ...] = ()
     forgotten: tuple[str, ...] = ()
     """Mailboxes whose rows are kept out."""
+    dirty: tuple[str, ...] = ()
+    """Days for which the derived tables are behind, by what they are made of (``books/2026-03-01``); `*` for all."""
     schema_version: int = SCHEMA_VERSION
 
     def known(self) -> dict[str, list[tuple[int, int]]]:
@@ -136,6 +138,7 @@ def _plain(state: State) -> dict[str, Any]:
         "rejected": [segment.plain() for segment in state.rejected],
         "foreign": list(state.foreign),
         "forgotten": list(state.forgotten),
+        "dirty": list(state.dirty),
     }
 
 
@@ -148,4 +151,5 @@ def _state(found: Mapping[str, Any]) -> State:
         rejected=tuple(map(Segment.from_plain, found["rejected"])),
         foreign=tuple(found["foreign"]),
         forgotten=tuple(found["forgotten"]),
+        dirty=tuple(found.get("dirty", ("*",))),
     )

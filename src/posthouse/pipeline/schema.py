@@ -94,6 +94,8 @@ _GENERATION = Column("generation", "int", "1, and one more for each later `poste
 _KIND = Column("kind", "string", "The message's type.")
 _WINDOW = Column("window", "timestamp", "The beginning of the UTC hour.")
 
+_DAY = Column("day", "date", "The UTC day of the hour.")
+
 _MESSAGE = (*IDENTITY, "generation")
 
 EVENTS = Table(
@@ -156,7 +158,11 @@ MESSAGES = Table(
         Column("live", "boolean", "Delivered by the lease that was committed with its post."),
         Column("expires_at", "timestamp", "When it passes, by the last event that said so."),
         Column("cause_id", "string", "The message that it answers."),
+        Column("cause_key", "bigint", "A number made of node, desk and cause, by which answers are found."),
         Column("orphan", "boolean", "It has events and no `posted`."),
+        Column("key", "bigint", "A number made of what names the message, by which its row is found."),
+        Column("commit", "bigint", "The offset of the first event of the commit that posted it."),
+        Column("finished_offset", "bigint", "The offset of its outcome; null while it is open or uncertain."),
         Column("first_offset", "bigint", "The offset of its first event."),
         Column("last_offset", "bigint", "The offset of its last event."),
         Column("duplicates", "int", "Posts of it that were repeats."),
@@ -210,6 +216,7 @@ BOOKS = Table(
     "an hour × desk × kind",
     ("window", "desk", "kind"),
     (
+        _DAY,
         Column("window", "timestamp", "The UTC hour of `posted`; of the first event for orphans."),
         _DESK,
         _KIND,
@@ -226,6 +233,7 @@ BOOKS = Table(
         Column("remainder_ids", "array<string>", "Their ids, sorted."),
         Column("revision", "int", "1, and one more each time that late data changed a window after its hour."),
     ),
+    ("day",),
 )
 
 ANOMALY = Table(
@@ -253,6 +261,7 @@ LATENCY = Table(
     "an hour × desk × kind × live or stored",
     ("window", "desk", "kind", "live"),
     (
+        _DAY,
         Column("window", "timestamp", "The UTC hour of `posted`."),
         _DESK,
         _KIND,
@@ -264,13 +273,15 @@ LATENCY = Table(
         Column("max", "bigint", "The upper edge of the last bucket that holds any, in µs."),
         Column("buckets", "map<int,bigint>", "The histogram: bucket → messages. Histograms add up."),
     ),
+    ("day",),
 )
 
 DEPTH = Table(
     "depth",
-    "an hour × desk, and × mailbox for the fullest",
+    "an hour × desk, and × mailbox for the busiest of the hour",
     ("window", "node", "desk", "mailbox"),
     (
+        _DAY,
         _WINDOW,
         _NODE,
         _DESK,
@@ -282,6 +293,7 @@ DEPTH = Table(
         Column("at_cap", "bigint", "µs for which the mailbox was as full as its desk allows."),
         Column("refused", "bigint", "Posts refused because it was full."),
     ),
+    ("day",),
 )
 
 AVAILABILITY = Table(
@@ -300,6 +312,7 @@ AVAILABILITY = Table(
         Column("reconnect_rate", "double", "Connections an hour of the covered time."),
         Column("half_open", "bigint", "Connections that ended without a goodbye: timeout, replaced, restart."),
     ),
+    ("day",),
 )
 
 DEADLETTERS = Table(
@@ -322,17 +335,23 @@ OUTAGES = Table(
     "an hour × desk × target whose failure rate jumped",
     ("window", "desk", "mailbox"),
     (
+        _DAY,
         _WINDOW,
         _DESK,
         Column("mailbox", "string", "The target."),
         Column("attempts", "bigint", "Leases that ended in that hour."),
         Column("failures", "bigint", "Of these, failed."),
         Column("failure_rate", "double", "failures / attempts."),
-        Column("baseline", "double", "The target's failure rate in all its other hours."),
+        Column("baseline", "double", "The target's failure rate in the 72 hours before."),
         Column("backlog", "bigint", "Messages unfinished at the end of the hour."),
-        Column("drain", "bigint", "µs from the end of the hour until the backlog was finished; null while it is not."),
+        Column(
+            "drain",
+            "bigint",
+            "µs from the end of the hour until the backlog was gone; null if it was not within 72 hours.",
+        ),
         Column("retry_storm", "double", "Attempts for each message that was tried in that hour."),
     ),
+    ("day",),
 )
 
 REPLAYS = Table(

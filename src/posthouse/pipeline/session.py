@@ -22,6 +22,16 @@ if TYPE_CHECKING:
 
 APP = "posthouse-books"
 MEMORY_MB_MIN = 1_024
+PLANS = {
+    # Deducing filters from filters takes longer than large plans take to run.
+    "spark.sql.constraintPropagation.enabled": "false",
+    # A batch knows its size before it begins; planning anew after each stage takes longer than most stages do.
+    "spark.sql.adaptive.enabled": "false",
+    # Nobody reads descriptions of plans, and they are made again and again.
+    "spark.sql.ui.explainMode": "simple",
+    "spark.sql.maxPlanStringLength": "1000",
+}
+"""How the transforms' plans are made; a job sets these in any session."""
 
 
 class Settings(NamedTuple):
@@ -46,7 +56,8 @@ def defaults(settings: Settings) -> dict[str, str]:
         "spark.master": master,
         "spark.jars": ",".join(map(str, jars.paths())),
         **delta_conf(),
-        "spark.sql.shuffle.partitions": str(max(8, 4 * cores)),
+        **PLANS,
+        "spark.sql.shuffle.partitions": str(cores if master.startswith("local") else max(8, 4 * cores)),
         "spark.sql.codegen.aggregate.map.twolevel.enabled": "false",
         "spark.databricks.delta.snapshotPartitions": "2",
         "spark.ui.enabled": "false",

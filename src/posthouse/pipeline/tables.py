@@ -34,6 +34,7 @@ STATISTICS = {
 BLOOM = {
     "parquet.bloom.filter.enabled#message_id": "true",
     "parquet.bloom.filter.adaptive.enabled": "true",
+    "parquet.bloom.filter.candidates.number#message_id": "8",
     "parquet.bloom.filter.fpp#message_id": "0.01",
 }
 """A message is found by its id without reading the ids of all others; the filter is as large as its file needs."""
@@ -58,9 +59,21 @@ class Tables:
         return reader.load(self._ledger.table(name))
 
     def write(
-        self, name: str, rows: DataFrame, batch: int, *, whole: bool, append: bool = False, stamped: bool = True
+        self,
+        name: str,
+        rows: DataFrame,
+        batch: int,
+        *,
+        whole: bool,
+        append: bool = False,
+        stamped: bool = True,
+        instead: str | None = None,
     ) -> None:
-        """Write a table's share of a batch, once: a batch that the table has is skipped by Delta."""
+        """Write a table's share of a batch, once: a batch that the table has is skipped by Delta.
+
+        ``instead`` is a condition: the rows take the place of those for which it holds, and of the open part where
+        it is not given.
+        """
         from pyspark.sql import functions as F
 
         if stamped:
@@ -75,7 +88,7 @@ class Tables:
             .option("txnVersion", batch)
             .option("partitionOverwriteMode", "static")
         )
-        parted = "day" if name == "events" else "part" if "part" in rows.columns and name != "carried" else None
+        parted = "part" if "part" in rows.columns and name != "carried" else "day" if "day" in rows.columns else None
         if parted:
             writer = writer.partitionBy(parted)
         if whole:
@@ -86,7 +99,7 @@ class Tables:
                 writer = writer.option("delta.enableDeletionVectors", "true")
         elif not append:
             parts = f"part IN ('{schema.OPEN}', '{FILES}')" if name == "anomalies" else f"part = '{schema.OPEN}'"
-            writer = writer.option("replaceWhere", parts)
+            writer = writer.option("replaceWhere", instead or parts)
         writer.save(self._ledger.table(name))
 
     def _index_ids(self, name: str) -> None:

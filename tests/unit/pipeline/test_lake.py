@@ -129,7 +129,7 @@ def test_mistakes_are_named(lake: Lake, tmp_path: Path) -> None:
 
 def test_a_damaged_table_is_a_clear_error(tmp_path: Path) -> None:
     write(tmp_path, "books", [window(0, posted=1, open=1)])
-    (file,) = (tmp_path / "books").glob("*.parquet")
+    (file,) = (tmp_path / "books").glob("**/*.parquet")
     file.write_bytes(file.read_bytes()[:100])
     with pytest.raises(BadFile, match=r"the table books of .* cannot be read"):
         list(Lake(str(tmp_path)).rows("books"))

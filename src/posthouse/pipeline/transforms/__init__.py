@@ -7,27 +7,32 @@ their node. What is unfinished is carried as *events*, so that there is one way 
       .messages   one row a message;  part = 'open' (replace the whole part) or a date (append)
       .attempts   one row a lease;    part as its message's
       .anomalies  findings;           part 'open' (replace) or a date (append)
-      .partials   additive pieces of all gold tables in one long table; part 'open' (replace) or a date (append)
+      .partials   additive pieces of all gold tables in one long table; part 'open' (replace) or another (append)
       .carried    the next batch's ``carried``: replaces the old one
 
     events      columns of the contract (``journal.schema``), each (node, offset) once
     carried     None in the first batch
-    strays(events, carried)  keys whose events find no `posted` in the batch or the open set: look these up in the
-                closed rows of `messages`. For what is found give ``before`` (the rows as they are) and
-                ``recalled`` (all events of those messages, from the table of events): their rows come out again
-                and take the place of the old ones; what those had added is taken off in the partials.
-                What is not found becomes an orphan and stays in the open set until its post comes.
-    causes(events)  (node, desk, cause_id) of new posts: where closed rows of `messages` have the same, give them as
-                ``answered`` (message rows; only answered_twice looks at them).
+    strays(events, carried)  messages of which finished rows may be there (``key`` is the column of that name): give
+                the last generation of each as ``before``. It comes out again where more is told of it, and takes the
+                place of the old one; its outcome stays. What is not found and not posted is an orphan, and stays in
+                the open set until its post comes.
+    revived(events)  of these, the ones that are redriven: give all events of their last generation as ``recalled``.
+                Their finished rows are replaced by unfinished ones, and their attempts come again.
+    causes(events)  what new posts answer: where finished rows of `messages` have the same ``cause_key``, give them as
+                ``answered`` (only answered_twice looks at them).
     keep        called with the frames that several others are made of, so that a job can persist them.
 
 Events that arrive behind later ones of their node (a late segment) change what is around them: give all events of
 that node again to ``advance`` with nothing carried, and replace the node's rows. The result is the same, row for
 row, however the events are cut into batches; tests hold it.
 
-Gold tables are functions of the summed partials, so that they can be had at any time from all parts:
-``books``, ``latency``, ``depth``, ``availability``, ``deadletters``, ``outages``. ``check_books`` names the windows
-whose sum does not close. `journal_gap`, `clock_back` and `chain_broken` are found where files are read.
+How it is quick: nearly all messages are plain (posted, at most one lease, finished), and one aggregate makes their
+rows (``life``); windows over single events are only for the others (``step``). All that concerns one mailbox lies in
+one partition, so that lanes, waits and rows meet without being moved again.
+
+Gold tables are functions of the summed partials: ``books``, ``latency``, ``depth``, ``availability``, ``deadletters``,
+``outages``, from all of them or from a day on. ``check_books`` names the windows whose sum does not close.
+`journal_gap`, `clock_back` and `chain_broken` are found where files are read.
 
 How the definitions are read where they leave room:
 - `duplicate` and `refused` never change the outcome of a message that was posted; the books count them as events, by
@@ -38,23 +43,41 @@ How the definitions are read where they leave room:
   Offline: the mailbox has no connection, and its desk has had one before on this node. Lane: until every message
   with a lower number first left the lane. Times inside one message never run back, and never past its end.
 - Out of order: the evidence is the event that began the wait and the first one that overtook it.
+- Outages: a failure rate is compared with that of the 72 hours before; a backlog that is not gone 72 hours later has
+  no drain time.
 """
 
-from .batch import Batch, advance, causes, strays
-from .gold import availability, books, check_books, deadletters, depth, latency, outages
-from .partials import message_partials
+from .batch import Batch, advance, causes, revived, strays
+from .gold import (
+    AGAIN_DAYS,
+    REACH_DAYS,
+    availability,
+    books,
+    changed,
+    check_books,
+    deadletters,
+    depth,
+    latency,
+    outages,
+)
+from .told import EVENTS, told
 
 __all__ = [
+    "AGAIN_DAYS",
+    "EVENTS",
+    "REACH_DAYS",
     "Batch",
     "advance",
     "availability",
     "books",
     "causes",
+    "changed",
     "check_books",
     "deadletters",
     "depth",
     "latency",
-    "message_partials",
     "outages",
+    "revived",
     "strays",
+    "told",
 ]

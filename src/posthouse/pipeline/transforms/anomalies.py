@@ -1,7 +1,7 @@
 """Anomalies: what should not have happened, each with the offsets that show it.
 
-In: folded messages with what their lane adds, and new events. Out: one row a finding. A finding is made once, in the
-batch that holds its last evidence; those that may still be withdrawn are in the part `open`, made again each time.
+In: message rows, steps, what lanes tell, and posts that answer something. Out: one row a finding. A finding about a
+closed message is made once; those that may still be withdrawn are in the part `open`, made again each time.
 """
 
 from __future__ import annotations
@@ -11,124 +11,178 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from .life import KEY, READY
-from .silver import part
+from .lane import MESSAGE
+from .silver import closed, part
+from .told import DONE, KEY, WAITS, is_, outcome_of
 
-ANOMALIES = ("part", "kind", "node", "desk", "mailbox", "sender", "message_id", "at", "offsets", "detail")
+ANOMALIES = ("part", "kind", *KEY, "at", "offsets", "detail")
 GRACE_US = 3_600_000_000
 """A message that waits this long past its end is lost, not late."""
 
 
-def of_messages(rows: DataFrame, before: DataFrame | None) -> DataFrame:
-    """Findings about single messages. ``rows`` also have last_at (µs): the node's last instant."""
-    if before is not None:
-        old = before.select(*KEY, "generation", F.col("last_offset").alias("old_offset"))
-        rows = rows.join(old, on=[*KEY, "generation"], how="left")
-    else:
-        rows = rows.withColumn("old_offset", F.lit(None).cast("bigint"))
-    waiting = (F.col("state") == READY) & (F.col("last_at") >= F.col("expires") + GRACE_US)
+def of_messages(rows: DataFrame, nodes: DataFrame) -> DataFrame:
+    """What message rows show by themselves: lost, and delivered after expiry. ``nodes`` are (node, last_at)."""
     orphan = F.col("posted").isNull()
-    gap = F.col("begun") & (F.col("lane_seq") > F.col("seq_before") + 1)
-    span = F.concat(
+    waiting = (F.col("state") != DONE) & (F.col("last_code") <= WAITS)
+    lost = orphan | (waiting & (F.col("last_at") >= F.col("expires") + GRACE_US))
+    found = F.array_compact(
+        F.array(
+            F.when(
+                lost,
+                _finding(
+                    "lost",
+                    F.array(F.when(orphan, F.col("first_offset")).otherwise(F.col("posted_offset"))),
+                    F.when(orphan, F.col("first_at")).otherwise(F.col("posted")),
+                    F.when(orphan, "no post").otherwise("still waiting long after it should have expired"),
+                ),
+            ),
+            F.when(
+                F.col("late").isNotNull(),
+                _finding("delivered_after_expiry", F.col("late"), F.col("finished"), F.lit(None)),
+            ),
+        )
+    )
+    suspect = orphan | F.col("late").isNotNull() | ~closed()
+    return (
+        rows.where(suspect)
+        .join(F.broadcast(nodes), on="node", how="left")
+        .withColumn("part", part())
+        .select("part", *KEY, F.explode(found).alias("a"))
+        .select("part", "a.kind", *KEY, "a.at", "a.offsets", "a.detail")
+    )
+
+
+def of_steps(steps: DataFrame, rows: DataFrame) -> DataFrame:
+    """Events that came after a message was finished; one finding for each sort."""
+    after = F.col("said") & ~F.col("counts")
+    twice = is_("delivered") & F.col("delivered_before").isNotNull()
+    kind = F.when(twice, F.lit("delivered_twice")).otherwise(F.lit("settled_after_finished"))
+    first = F.struct("offset", "ts", "end_before", "end_code")
+    parts = rows.where("NOT plain").select(*MESSAGE, part().alias("part"))
+    return (
+        steps.where(after)
+        .groupBy(*KEY, "key", "generation", kind.alias("kind"))
+        .agg(F.min(first).alias("f"))
+        .join(parts, on=list(MESSAGE), how="inner")
+        .select(
+            "part",
+            "kind",
+            *KEY,
+            F.timestamp_micros("f.ts").alias("at"),
+            F.array("f.end_before", "f.offset").alias("offsets"),
+            _how_finished(F.col("kind"), outcome_of(F.col("f.end_code"))).alias("detail"),
+        )
+    )
+
+
+def of_finished(late: DataFrame, before: DataFrame) -> DataFrame:
+    """The same for messages that were finished in an earlier batch. ``before`` are rows of messages, ``late`` told."""
+    held = before.select("key", *KEY, "part", "outcome", "finished_offset", "generation")
+    twice = is_("delivered") & (F.col("outcome") == "delivered")
+    kind = F.when(twice, F.lit("delivered_twice")).otherwise(F.lit("settled_after_finished"))
+    return (
+        late.drop("generation")
+        .join(held, on=["key", *KEY], how="inner")
+        .groupBy("part", *KEY, "outcome", "finished_offset", kind.alias("kind"))
+        .agg(F.min(F.struct("offset", "ts")).alias("f"))
+        .select(
+            "part",
+            "kind",
+            *KEY,
+            F.timestamp_micros("f.ts").alias("at"),
+            F.array("finished_offset", "f.offset").alias("offsets"),
+            _how_finished(F.col("kind"), F.col("outcome")).alias("detail"),
+        )
+    )
+
+
+def _how_finished(kind: Column, outcome: Column) -> Column:
+    return F.when(kind == "settled_after_finished", F.concat(F.lit("finished as "), outcome))
+
+
+def of_lanes(entries: DataFrame, overtaken: DataFrame, rows: DataFrame, edges: DataFrame) -> DataFrame:
+    """Numbers that are missing, and messages that were overtaken. ``edges`` are (node, edge): what is above is new."""
+    gaps = entries.where(F.col("lane_seq") > F.col("seq_before") + 1)
+    missing = F.concat(
         F.lit("lane_seq "),
-        F.when(F.col("lane_seq") - F.col("seq_before") > 2, F.concat(F.col("seq_before") + 1, F.lit(" to "))).otherwise(
-            F.lit("")
-        ),
-        F.col("lane_seq") - 1,
+        F.when(F.col("s") - F.col("seq_before") > 2, F.concat(F.col("seq_before") + 1, F.lit(" to "))).otherwise(""),
+        F.col("s") - 1,
         F.lit(" missing"),
     )
-    none = F.lit(None).cast("string")
-    found = F.array(
-        _finding(
-            "lost",
-            F.when(orphan, F.array("first_offset")).when(waiting, F.array("posted_offset")),
-            F.when(orphan, F.lit("no post")).otherwise(F.lit("still waiting long after it should have expired")),
-            F.lit("open"),
-        ),
-        _finding(
-            "lane_gap",
-            F.when(gap, F.array("begun_offset")),
-            span,
-            F.date_format(F.timestamp_micros("first_at"), "yyyy-MM-dd"),
-        ),
-        _finding("out_of_order", F.col("overtaken"), none, part()),
-        _finding("delivered_twice", F.col("twice"), none, part()),
-        _finding("settled_after_finished", F.col("settled"), F.concat(F.lit("finished as "), F.col("outcome")), part()),
-        _finding("delivered_after_expiry", F.col("late"), none, part()),
+    named = rows.select(
+        *MESSAGE, "node", "desk", "mailbox", "sender", part().alias("part"), "posted_offset", "posted", "first_at"
     )
-    known = F.coalesce(F.array_max("a.offsets") <= F.col("old_offset"), F.lit(False))
-    return (
-        rows.select(*KEY, "old_offset", F.explode(F.filter(found, lambda f: f["offsets"].isNotNull())).alias("a"))
-        .where(~known)
+    gap = (
+        gaps.select(*MESSAGE, F.col("lane_seq").alias("s"), "seq_before", "offset")
+        .join(named, on=list(MESSAGE), how="inner")
+        .join(F.broadcast(edges), on="node", how="left")
+        .where(F.col("offset") > F.coalesce("edge", F.lit(0)))
         .select(
-            F.col("a.part").alias("part"),
-            F.col("a.kind").alias("kind"),
-            "node",
-            "desk",
-            "mailbox",
-            "sender",
-            "message_id",
-            F.lit(None).cast("timestamp").alias("at"),
-            F.col("a.offsets").alias("offsets"),
-            F.col("a.detail").alias("detail"),
+            F.date_format(F.timestamp_micros("first_at"), "yyyy-MM-dd").alias("part"),
+            F.lit("lane_gap").alias("kind"),
+            *KEY,
+            F.timestamp_micros(
+                F.when(F.col("offset") == F.col("posted_offset"), F.col("posted")).otherwise(F.col("first_at"))
+            ).alias("at"),
+            F.array("offset").alias("offsets"),
+            missing.alias("detail"),
         )
     )
-
-
-def answered_twice(rows: DataFrame, answered: DataFrame | None) -> DataFrame:
-    """Causes that posts of one desk answered in more than one commit; found with the second of them."""
-    posts = rows.where(F.col("cause_id").isNotNull() & F.col("posted").isNotNull()).select(
-        "node",
-        "desk",
-        "cause_id",
-        "commit",
-        F.col("posted_offset").alias("offset"),
-        F.col("posted").alias("at"),
-        "begun",
+    order = overtaken.join(named, on=list(MESSAGE), how="inner").select(
+        "part",
+        F.lit("out_of_order").alias("kind"),
+        *KEY,
+        F.timestamp_micros("posted").alias("at"),
+        F.col("overtaken").alias("offsets"),
+        F.lit(None).cast("string").alias("detail"),
     )
-    if answered is not None:
-        posts = posts.unionByName(
-            answered.where(F.col("cause_id").isNotNull() & F.col("posted_at").isNotNull()).select(
-                "node",
-                "desk",
-                "cause_id",
-                # Commits do not overlap: what was closed before is another commit than what is new.
-                F.col("first_offset").alias("commit"),
-                F.col("first_offset").alias("offset"),
-                F.unix_micros("posted_at").alias("at"),
-                F.lit(False).alias("begun"),
-            )
-        )
+    return gap.unionByName(order)
+
+
+def answered_twice(posts: DataFrame) -> DataFrame:
+    """Causes that posts of one desk answered in more than one commit; told with the second of them.
+
+    ``posts`` are (node, desk, cause_id, commit, offset, ts, begun): the finding is news only if the second commit is.
+    """
     commits = posts.groupBy("node", "desk", "cause_id", "commit").agg(
-        F.min("offset").alias("offset"), F.min("at").alias("at"), F.max("begun").alias("begun")
+        F.min(F.struct("offset", "ts")).alias("p"), F.max("begun").alias("begun")
     )
-    # The second commit is news only if the batch holds it.
+    second = F.get("all", F.lit(1))
     return (
         commits.groupBy("node", "desk", "cause_id")
-        .agg(F.sort_array(F.collect_list(F.struct("commit", "offset", "at", "begun"))).alias("all"))
-        .where((F.size("all") > 1) & F.get("all", F.lit(1))["begun"])
+        .agg(
+            F.count(F.lit(1)).alias("n"),
+            F.slice(
+                F.sort_array(F.collect_list(F.struct("commit", "p.offset", "p.ts", "begun"))), 1, 2
+            ).alias("all"),
+        )
+        .where((F.col("n") > 1) & second["begun"])
         .select(
-            F.date_format(F.timestamp_micros(F.get("all", F.lit(1))["at"]), "yyyy-MM-dd").alias("part"),
+            F.date_format(F.timestamp_micros(second["ts"]), "yyyy-MM-dd").alias("part"),
             F.lit("answered_twice").alias("kind"),
             "node",
             "desk",
             F.lit("").alias("mailbox"),
             F.lit("").alias("sender"),
             F.col("cause_id").alias("message_id"),
-            F.timestamp_micros(F.get("all", F.lit(1))["at"]).alias("at"),
-            F.array(F.get("all", F.lit(0))["offset"], F.get("all", F.lit(1))["offset"]).alias("offsets"),
+            F.timestamp_micros(second["ts"]).alias("at"),
+            F.array(F.get("all", F.lit(0))["offset"], second["offset"]).alias("offsets"),
             F.lit(None).cast("string").alias("detail"),
         )
-    )
+    )  # fmt: skip
 
 
 def together(*findings: DataFrame) -> DataFrame:
-    """Findings of all kinds as one table."""
-    return reduce(DataFrame.unionByName, findings).select(*ANOMALIES)
+    """Findings of all kinds as one table, for each message one of a kind: the first."""
+    every = reduce(DataFrame.unionByName, (frame.select(*ANOMALIES) for frame in findings))
+    value = F.struct("offsets", "part", "at", "detail")
+    return (
+        every.groupBy("kind", *KEY).agg(F.min(value).alias("f")).select("kind", *KEY, "f.*").select(*ANOMALIES)
+    )  # fmt: skip
 
 
-def _finding(kind: str, offsets: Column, detail: Column, in_part: Column) -> Column:
+def _finding(kind: str, offsets: Column, at: Column, detail: Column) -> Column:
     return F.struct(
-        in_part.alias("part"), F.lit(kind).alias("kind"), offsets.cast("array<bigint>").alias("offsets"),
+        F.lit(kind).alias("kind"), F.timestamp_micros(at).alias("at"), offsets.cast("array<bigint>").alias("offsets"),
         detail.cast("string").alias("detail"),
     )  # fmt: skip

@@ -6,20 +6,17 @@ from collections.abc import Callable
 from functools import reduce
 from typing import NamedTuple
 
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from ...journal.schema import NAMES
-from ..schema import ATTEMPTS, MESSAGES, VOLATILE
-from . import anomalies, silver
-from .context import BOX, CONTEXT_EVENTS, connections, timelines
-from .lane import LANE, overtaken_later, with_lane
-from .life import KEY, LIFE_EVENTS, TOLD, key_of, lives
-from .partials import PARTIALS, connection_partials, event_partials, message_partials
+from . import anomalies, lane, life, partials, silver, step, wait
+from .carry import carry
+from .context import CONTEXT_EVENTS, changes, connections, openings, pauses
+from .lane import MESSAGE
+from .told import KEY, LANE, box_of, is_, key_of, told
 
-CARRIED = (*NAMES, "role", "generation", "memo_freed", "memo_overtaken")
-"""Columns of the open set: events, and what is known of them from batches that are gone."""
 _POLICIES = "struct<policies:map<string,struct<quiet_s:double,quiet_max_s:double,capacity:bigint>>>"
+_CONTEXT = ("node", "offset", "at", "event", "desk", "mailbox", "lane", "holder", "reason", "detail")
 
 
 class Batch(NamedTuple):
@@ -30,6 +27,14 @@ class Batch(NamedTuple):
     anomalies: DataFrame
     partials: DataFrame
     carried: DataFrame
+
+
+class _Sources(NamedTuple):
+    """The events of a batch: of messages that go on, and of those that were finished before."""
+
+    going: DataFrame
+    late: DataFrame | None
+    memo: DataFrame | None
 
 
 def _same(frame: DataFrame) -> DataFrame:
@@ -46,110 +51,252 @@ def advance(
 ) -> Batch:
     """The rows that these events make or change, and what the next batch needs of them.
 
-    ``keep`` is called with the frames from which the others are made: a job persists them there.
+    ``keep`` is called with the frames from which several others are made: a job persists them there.
     """
-    every = _gathered(events, carried, recalled, before)
-    own = every.where(F.col("role").isNull() | F.col("role").isin("message", "recalled"))
-    context = every.where(
-        F.col("event").isin(*CONTEXT_EVENTS) & (F.col("role").isNull() | F.col("role").isin("context", "opening"))
-    )
-    lasts = (
-        every.where(F.col("role").isNull() | (F.col("role") == "last"))
-        .groupBy("node")
-        .agg(F.max(F.struct("offset", F.unix_micros("at").alias("at"))).alias("last"))
-        .select("node", F.col("last.offset").alias("horizon"), F.col("last.at").alias("last_at"))
-    )
-    ends = every.where(F.col("role") == "lane").select(*LANE, "lane_seq", "offset")
+    nodes = keep(_nodes(events, carried))
+    edges = nodes.select("node", "edge")
+    context = keep(_context(events, carried))
+    going, late, memo = _sources(events, carried, recalled, before)
 
-    folded = lives(own).join(F.broadcast(lasts), on="node", how="left")
-    laned = with_lane(folded, ends, _quiet(context))
-    later = overtaken_later(laned)
-    first_of = F.array_sort(
-        F.array_compact(F.array("memo_overtaken", "overtaken", "later")),
-        lambda a, b: F.when(a[1] < b[1], -1).when(a[1] > b[1], 1).otherwise(0),
+    made = keep(life.plain_rows(life.grouped(going)))
+    if memo is not None:
+        made = _with_memo(made, memo)
+    # What is not plain is gone through step by step; what is unfinished is carried on.
+    wanted = made.where("NOT plain OR state <> 3").select("key", "message_id", "plain")
+    some = keep(going.join(F.broadcast(wanted), on=["key", "message_id"], how="inner"))
+    odd = some.where("NOT plain").drop("plain")
+    odd = odd.withColumn("base", F.lit(0)) if memo is None else _based(odd, memo)
+    steps = keep(step.steps(odd))
+    others = keep(step.rows(steps))
+    plain = made.where("plain").select(*life.ROW)
+    rows = plain.unionByName(others)
+
+    marks = _marks(events, carried)
+    entries = keep(lane.entries(rows, steps, marks))
+    links, stops = connections(context), pauses(context)
+    asked = wait.stretches(rows, steps, entries).join(
+        F.broadcast(lane.quiet_until(rows, _quiet(context))), on=list(MESSAGE), how="left"
     )
-    rows = keep(
-        laned.join(later, on=[*KEY, "generation"], how="left")
-        .withColumn("overtaken", F.get(first_of, F.lit(0)))
-        .drop("later")
-    )
-    places = rows.select(*BOX).distinct()
-    lines = timelines(context, places)
-    full = keep(silver.messages(rows, lines, before).unionByName(silver.refusals(own, rows)))
-    links = connections(context)
-    pieces = [
-        message_partials(full),
-        event_partials(events),
-        connection_partials(links, lasts.select("node", "last_at")),
+    if memo is not None:
+        asked = _remembered(asked, memo)
+    opened = openings(context, None if carried is None else carried.where(F.col("role") == "opening"))
+    waits = wait.spent(asked, changes(links, stops), opened.select("node", "desk", F.unix_micros("at").alias("opened")))
+    if memo is not None:
+        waits = _add_memo(waits, memo)
+    waits = keep(waits)
+
+    again = None if recalled is None else recalled.select(key_of().alias("key")).distinct()
+    silent = some.where(is_("duplicate", "refused"))
+    over = lane.overtaken(entries, rows, steps, None if late is None else _takes(late))
+    if memo is not None:
+        over = _first_of(over, memo)
+    over = keep(over)
+    found = [
+        anomalies.of_messages(rows, nodes.select("node", "last_at")),
+        anomalies.of_steps(steps, others),
+        anomalies.of_lanes(entries, over, rows, edges),
+        anomalies.answered_twice(_answers(rows, answered, edges)),
     ]
-    if recalled is not None:
-        # The rows that these come in place of have been counted.
-        old = lives(_gathered(recalled, None, None, before)).join(F.broadcast(lasts), on="node", how="left")
-        gone = old.withColumn("lane_until", F.lit(None).cast("bigint")).withColumn(
-            "quiet_until", F.lit(None).cast("bigint")
-        )
-        counted = message_partials(silver.messages(gone, lines, None).where(F.col("part") != "open"))
-        pieces.append(counted.withColumn("n", -F.col("n")))
-    found = anomalies.together(anomalies.of_messages(rows, before), anomalies.answered_twice(rows, answered))
+    full = [silver.messages(rows, waits), silver.refusals(some, others)]
+    pieces = [partials.of_messages(rows), partials.levels(rows), partials.of_connections(links, nodes)]
+    if late is not None and before is not None:
+        amended = _latest_of(before)
+        if again is not None:
+            revived = amended.join(F.broadcast(again), on="key", how="left_semi")
+            pieces.append(partials.taken_off(revived))
+            amended = amended.join(F.broadcast(again), on="key", how="left_anti")
+        full.append(_amended(amended, late))
+        found.append(anomalies.of_finished(late.where(~is_("duplicate", "refused")), amended))
+        silent = silent.select(*late.columns).unionByName(late.where(is_("duplicate", "refused")))
+    pieces.append(partials.of_events(rows, steps, silent, edges))
     return Batch(
-        full.select(*(name for name in MESSAGES.names if name not in VOLATILE)),
-        silver.attempts(rows).select(*(name for name in ATTEMPTS.names if name not in VOLATILE)),
-        found,
-        reduce(DataFrame.unionByName, pieces).select(*PARTIALS),
-        _carry(every, own, rows, context, links),
+        reduce(DataFrame.unionByName, full),
+        silver.attempts(rows, steps),
+        anomalies.together(*found),
+        reduce(DataFrame.unionByName, pieces).select(*partials.PARTIALS),
+        carry(rows, some, context, links, stops, opened, nodes, over, memo, marks),
     )
 
 
 def strays(events: DataFrame, carried: DataFrame | None = None) -> DataFrame:
-    """(node, desk, mailbox, sender, message_id) of events whose `posted` is neither new nor carried."""
-    every = _gathered(events, carried, None, None).where(
-        (F.col("role").isNull() | (F.col("role") == "message"))
-        & F.col("event").isin(*TOLD)
-        & (F.col("message_id") != "")
-    )
-    return (
-        every.withColumn("key", key_of())
-        .groupBy("key", "message_id")
-        .agg(
-            F.max(F.col("event") == "posted").alias("known"),
-            F.max(F.col("role").isNull()).alias("new"),
-            *(F.first(name).alias(name) for name in KEY if name != "message_id"),
-        )
-        .where(F.col("new") & ~F.col("known"))
-        .select(*KEY)
-    )
+    """(node, desk, mailbox, sender, message_id, key) of messages that finished rows may be there of.
+
+    These are all new ones and those whose `posted` is neither new nor carried: whatever is not carried.
+    """
+    new = told(events).select("key", *KEY).distinct()
+    if carried is None:
+        return new
+    known = carried.where((F.col("role") == "message") & (F.col("event") == "posted")).select(key_of().alias("key"))
+    return new.join(F.broadcast(known.distinct()), on="key", how="left_anti")
+
+
+def revived(events: DataFrame) -> DataFrame:
+    """(key) of messages that are redriven in these events."""
+    return events.where(F.col("event") == "redriven").select(key_of().alias("key")).distinct()
 
 
 def causes(events: DataFrame) -> DataFrame:
-    """(node, desk, cause_id) of the new posts that answer something."""
+    """(node, desk, cause_id, cause_key) of the new posts that answer something."""
     return (
         events.where((F.col("event") == "posted") & F.col("cause_id").isNotNull())
         .select("node", "desk", "cause_id")
         .distinct()
+        .withColumn("cause_key", F.xxhash64("node", "desk", "cause_id"))
     )
 
 
-def _gathered(
+# What goes in
+
+
+def _sources(
     events: DataFrame, carried: DataFrame | None, recalled: DataFrame | None, before: DataFrame | None
-) -> DataFrame:
-    """New, carried and recalled events with the columns of the open set; new ones have no role."""
-
-    def plain(frame: DataFrame, role: str | None) -> DataFrame:
-        return frame.select(
-            *NAMES,
-            F.lit(role).cast("string").alias("role"),
-            F.lit(None).cast("int").alias("generation"),
-            F.lit(None).cast("bigint").alias("memo_freed"),
-            F.lit(None).cast("array<bigint>").alias("memo_overtaken"),
+) -> _Sources:
+    new = told(events)
+    memos: list[DataFrame] = []
+    parts: list[DataFrame] = []
+    late = None
+    if before is not None:
+        last = _latest_of(before).select("key", "message_id", F.col("generation").alias("had"))
+        firsts = (
+            new.where(is_("posted")).groupBy("key", "message_id").agg(F.min("offset").alias("from")).alias("firsts")
         )
-
-    every = plain(events, None)
+        known = last.join(F.broadcast(firsts), on=["key", "message_id"], how="left")
+        if recalled is not None:
+            back = recalled.select(key_of().alias("key"), F.lit(True).alias("back")).distinct()
+            known = known.join(F.broadcast(back), on="key", how="left")
+        else:
+            known = known.withColumn("back", F.lit(False))
+        placed = new.join(F.broadcast(known), on=["key", "message_id"], how="left")
+        is_late = F.col("had").isNotNull() & ~F.coalesce("back", F.lit(False))
+        is_late = is_late & (F.col("offset") < F.coalesce("from", F.col("offset") + 1))
+        late = placed.where(is_late).select(*new.columns)
+        new = placed.where(~is_late).select(*new.columns)
+        memos.append(_memos_of(before, known))
+    parts.append(new)
     if carried is not None:
-        every = every.unionByName(carried.select(*CARRIED))
+        own = carried.where(F.col("role") == "message")
+        parts.append(told(own))
+        memos.append(_carried_memos(own))
     if recalled is not None:
-        again = plain(recalled.where(F.col("event").isin(*TOLD)), "recalled")
-        every = every.unionByName(again)
-    return every
+        parts.append(told(recalled))
+    memo = reduce(DataFrame.unionByName, memos) if memos else None
+    return _Sources(reduce(DataFrame.unionByName, parts), late, memo)
+
+
+_MEMO = ("key", "message_id", "base", "memo_freed", "memo_overtaken", "memo_waits", "memo_offset")
+
+
+def _memos_of(before: DataFrame, known: DataFrame) -> DataFrame:
+    """What finished rows leave to their successors; to those that go on themselves, what they waited for so far."""
+    back = F.coalesce("back", F.lit(False))
+    own = _latest_of(before).drop("generation").join(known, on=["key", "message_id"], how="inner")
+    spent = F.array(*(F.col(f"wait_{name}").cast("bigint") for name in wait.CAUSES))
+    return own.select(
+        "key",
+        "message_id",
+        (F.col("had") - back.cast("int")).alias("base"),
+        F.lit(None).cast("bigint").alias("memo_freed"),
+        F.lit(None).cast("array<bigint>").alias("memo_overtaken"),
+        F.when(back, spent).alias("memo_waits"),
+        F.when(back, F.col("last_offset")).alias("memo_offset"),
+    )
+
+
+def _carried_memos(own: DataFrame) -> DataFrame:
+    first = F.struct("generation", "memo_freed", "memo_overtaken", "memo_waits", "memo_offset")
+    return (
+        own.groupBy(key_of().alias("key"), "message_id")
+        .agg(F.min(F.when(F.col("generation").isNotNull(), first)).alias("m"))
+        .where(F.col("m").isNotNull())
+        .select("key", "message_id", (F.col("m.generation") - 1).alias("base"), "m.*")
+        .select(*_MEMO)
+    )
+
+
+def _with_memo(made: DataFrame, memo: DataFrame) -> DataFrame:
+    own = F.broadcast(memo.select("key", "message_id", "base"))
+    joined = made.join(own, on=["key", "message_id"], how="left")
+    return joined.withColumn("generation", F.col("generation") + F.coalesce("base", F.lit(0))).drop("base")
+
+
+def _based(odd: DataFrame, memo: DataFrame) -> DataFrame:
+    own = F.broadcast(memo.select("key", "message_id", "base"))
+    return odd.join(own, on=["key", "message_id"], how="left").withColumn("base", F.coalesce("base", F.lit(0)))
+
+
+def _first_generation(memo: DataFrame) -> DataFrame:
+    """Memos concern the first generation that goes on."""
+    return memo.withColumn("generation", F.col("base") + 1)
+
+
+def _remembered(asked: DataFrame, memo: DataFrame) -> DataFrame:
+    """Stretches with what was known of the lane before, without those whose waits are known."""
+    own = F.broadcast(_first_generation(memo).select(*MESSAGE, "memo_freed", "memo_offset"))
+    return (
+        asked.join(own, on=list(MESSAGE), how="left")
+        .where(F.col("memo_offset").isNull() | F.col("last").isNull() | (F.col("last") > F.col("memo_offset")))
+        .withColumn("lane_until", F.greatest("lane_until", "memo_freed"))
+        .drop("memo_freed", "memo_offset")
+    )
+
+
+def _add_memo(waits: DataFrame, memo: DataFrame) -> DataFrame:
+    own = _first_generation(memo).where(F.col("memo_waits").isNotNull())
+    known = own.select(*MESSAGE, *(F.col("memo_waits")[n].alias(f"wait_{name}") for n, name in enumerate(wait.CAUSES)))
+    sums = (F.sum(f"wait_{name}").alias(f"wait_{name}") for name in wait.CAUSES)
+    return waits.unionByName(known).groupBy(*MESSAGE).agg(*sums)
+
+
+def _first_of(over: DataFrame, memo: DataFrame) -> DataFrame:
+    """Whoever was overtaken before, was so first."""
+    known = _first_generation(memo).where(F.col("memo_overtaken").isNotNull())
+    return (
+        over.unionByName(known.select(*MESSAGE, F.col("memo_overtaken").alias("overtaken")))
+        .groupBy(*MESSAGE)
+        .agg(F.min(F.struct(F.col("overtaken")[1].alias("by"), "overtaken")).alias("o"))
+        .select(*MESSAGE, "o.overtaken")
+    )
+
+
+def _nodes(events: DataFrame, carried: DataFrame | None) -> DataFrame:
+    """(node, edge, horizon, last_at, first_at, reached_before, reached): offsets and instants (µs), then and now."""
+    at = F.unix_micros("at")
+    now = events.groupBy("node").agg(
+        F.max(F.struct("offset", at.alias("at"))).alias("last"), F.min(at).alias("first_at"), F.max(at).alias("reached")
+    )
+    nothing = F.lit(0).cast("bigint")
+    if carried is None:
+        return now.select(
+            "node", nothing.alias("edge"), F.col("last.offset").alias("horizon"), F.col("last.at").alias("last_at"),
+            "first_at", F.col("first_at").alias("reached_before"), "reached",
+        )  # fmt: skip
+    then = carried.where(F.col("role") == "node").select(
+        "node", F.col("offset").alias("edge"), at.alias("old_at"), F.unix_micros("due_at").alias("reached_before"),
+        F.unix_micros("expires_at").alias("old_first"),
+    )  # fmt: skip
+    return now.join(then, on="node", how="full").select(
+        "node",
+        F.coalesce("edge", nothing).alias("edge"),
+        F.coalesce("last.offset", "edge").alias("horizon"),
+        F.coalesce("last.at", "old_at").alias("last_at"),
+        F.least("first_at", "old_first").alias("first_at"),
+        F.coalesce("reached_before", "first_at").alias("reached_before"),
+        F.greatest("reached", "reached_before").alias("reached"),
+    )
+
+
+def _context(events: DataFrame, carried: DataFrame | None) -> DataFrame:
+    new = events.where(F.col("event").isin(*CONTEXT_EVENTS)).select(*_CONTEXT)
+    if carried is None:
+        return new
+    return new.unionByName(carried.where(F.col("role") == "context").select(*_CONTEXT))
+
+
+def _marks(events: DataFrame, carried: DataFrame | None) -> DataFrame:
+    """(node, desk, mailbox, lane, box, lane_seq, freed, offset) of the lanes that are known."""
+    known = events.limit(0) if carried is None else carried.where(F.col("role") == "lane")
+    freed = F.lit(None).cast("bigint") if carried is None else F.col("memo_freed")
+    return known.select(*LANE, box_of().alias("box"), "lane_seq", freed.alias("freed"), "offset")
 
 
 def _quiet(context: DataFrame) -> DataFrame:
@@ -167,96 +314,54 @@ def _quiet(context: DataFrame) -> DataFrame:
     )
 
 
-def _carry(every: DataFrame, own: DataFrame, rows: DataFrame, context: DataFrame, links: DataFrame) -> DataFrame:
-    """What the next batch needs."""
-    is_open = ~silver.closed()
-    gone = F.when(silver.closed(), F.col("freed"))
-    # What closed messages before it in its lane did is known only now.
-    lower = Window.partitionBy(*LANE).orderBy("lane_seq", "first_offset").rowsBetween(Window.unboundedPreceding, -1)
-    kept = (
-        rows.select(
-            *KEY, "generation", "lane", "lane_seq", "first_offset", "last_offset", "overtaken", "memo_freed",
-            is_open.alias("is_open"),
-            F.max(gone).over(lower).alias("freed_before"),
-        )
-        .where("is_open")
+# Messages that were finished before
+
+
+def _latest_of(before: DataFrame) -> DataFrame:
+    """Of several generations the last."""
+    order = Window.partitionBy("key", "message_id").orderBy(F.desc("generation"))
+    return before.withColumn("rank", F.row_number().over(order)).where("rank = 1").drop("rank")
+
+
+def _amended(before: DataFrame, late: DataFrame) -> DataFrame:
+    """Finished rows of which more was told; their outcome stays."""
+    more = late.groupBy("key", "message_id").agg(
+        F.max("offset").alias("more_offset"), F.sum(is_("duplicate").cast("int")).alias("more")
+    )
+    columns: dict[str, Column] = {
+        "duplicates": (F.col("duplicates") + F.col("more")).cast("int"),
+        "last_offset": F.greatest("last_offset", "more_offset"),
+    }
+    names = [name for name in silver.COLUMNS if name in before.columns]
+    return before.join(more, on=["key", "message_id"], how="inner").select(
+        *(columns[name].alias(name) if name in columns else F.col(name) for name in names)
+    )
+
+
+def _takes(late: DataFrame) -> DataFrame:
+    return late.where(is_("leased", "delivered") & (F.col("lane_seq") > 0)).select(
+        "box", "lane", "lane_seq", F.col("offset").alias("taken")
+    )
+
+
+def _answers(rows: DataFrame, answered: DataFrame | None, edges: DataFrame) -> DataFrame:
+    new = (
+        rows.where(F.col("cause_id").isNotNull() & F.col("posted").isNotNull())
+        .join(F.broadcast(edges), on="node", how="left")
         .select(
-            *KEY,
-            F.col("generation").alias("g"),
-            F.col("first_offset").alias("from"),
-            F.col("last_offset").alias("to"),
-            F.greatest("memo_freed", "freed_before").alias("freed"),
-            F.col("overtaken").alias("over"),
+            "node", "desk", "cause_id", "commit", F.col("posted_offset").alias("offset"), F.col("posted").alias("ts"),
+            (F.col("posted_offset") > F.coalesce("edge", F.lit(0))).alias("begun"),
         )
     )  # fmt: skip
-    life = own.where(F.col("event").isin(*TOLD) & (F.col("message_id") != ""))
-    held = (
-        life.join(kept, on=list(KEY), how="inner")
-        .where(F.col("offset").between(F.col("from"), F.col("to")))
-        .select(
-            *NAMES,
-            F.lit("message").alias("role"),
-            F.col("g").alias("generation"),
-            F.col("freed").alias("memo_freed"),
-            F.col("over").alias("memo_overtaken"),
-        )
+    if answered is None:
+        return new
+    old = answered.where(F.col("cause_id").isNotNull() & F.col("posted_at").isNotNull()).select(
+        "node",
+        "desk",
+        "cause_id",
+        "commit",
+        F.col("first_offset").alias("offset"),
+        F.unix_micros("posted_at").alias("ts"),
+        F.lit(False).alias("begun"),
     )
-    refused = own.where((F.col("event") == "refused") & (F.col("message_id") != "")).join(
-        rows.select(*KEY).distinct(), on=list(KEY), how="left_anti"
-    )
-    in_lane = F.col("event").isin(*LIFE_EVENTS) & (F.col("lane_seq") > 0)
-    is_end = (in_lane & F.col("role").isNull()) | (F.col("role") == "lane")
-    ends = _latest(every.where(is_end), LANE, ["lane_seq", "offset"], "lane")
-    last = _latest(every.where(F.col("role").isNull() | (F.col("role") == "last")), ("node",), ["offset"], "last")
-    opening = context.where(F.col("event") == "connected")
-    first = _latest(opening, ("node", "desk"), ["offset"], "opening", lowest=True)
-
-    busy = rows.where(is_open).groupBy(*BOX).agg(F.min("first_offset").alias("from"))
-    standing = (
-        links.join(busy, on=list(BOX), how="left")
-        .where(F.col("last").isNull() | (F.col("last") > F.col("from")))
-        .select("node", F.explode(F.array_compact(F.array("first", "last"))).alias("offset"))
-        .distinct()
-    )
-    line = context.where(F.col("role").isNull() | (F.col("role") == "context"))
-    lines = line.where(F.col("event").isin("connected", "disconnected")).join(
-        standing, on=["node", "offset"], how="left_semi"
-    )
-    starts = line.where(F.col("event") == "started")
-    newest = starts.groupBy("node").agg(F.max("offset").alias("offset"))
-    stops = starts.join(standing.unionByName(newest).distinct(), on=["node", "offset"], how="left_semi")
-    switches = line.where(F.col("event").isin("paused", "resumed"))
-    place = [*BOX, "lane"]
-    latest = Window.partitionBy(*place).orderBy(F.desc("offset"))
-    held_back = (
-        switches.withColumn("rank", F.row_number().over(latest))
-        .join(busy, on=list(BOX), how="left")
-        .where(F.col("from").isNotNull() | ((F.col("rank") == 1) & (F.col("event") == "paused")))
-    )
-    surroundings = [
-        frame.select(*NAMES, F.lit("context").alias("role"), "generation", "memo_freed", "memo_overtaken")
-        for frame in (lines, stops, held_back)
-    ]
-    messages = [
-        frame.select(*NAMES, F.lit("message").alias("role"), "generation", "memo_freed", "memo_overtaken")
-        for frame in (refused,)
-    ]
-    return reduce(DataFrame.unionByName, [held, *messages, ends, last, first, *surroundings]).select(*CARRIED)
-
-
-def _latest(frame: DataFrame, by: tuple[str, ...], order: list[str], role: str, *, lowest: bool = False) -> DataFrame:
-    """The one event of each group that is last (or first) in this order, carried under a role."""
-    rest = [name for name in NAMES if name not in (*by, *order)]
-    pick = (F.min if lowest else F.max)(F.struct(*order, F.struct(*rest).alias("rest")))
-    return (
-        frame.groupBy(*by)
-        .agg(pick.alias("one"))
-        .select(*by, *(F.col(f"one.{name}").alias(name) for name in order), "one.rest.*")
-        .select(
-            *NAMES,
-            F.lit(role).alias("role"),
-            F.lit(None).cast("int").alias("generation"),
-            F.lit(None).cast("bigint").alias("memo_freed"),
-            F.lit(None).cast("array<bigint>").alias("memo_overtaken"),
-        )
-    )
+    return new.unionByName(old)

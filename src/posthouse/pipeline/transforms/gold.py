@@ -1,40 +1,89 @@
-"""Gold: the tables that are summed of partials. In: partials of all parts. Out: one table each. No input or output."""
+"""Gold: the tables that are summed of partials. In: partials. Out: one table each. No input or output.
+
+Every table can be made from all partials, or anew for some days (books, latency) or from a day on (the others): then
+from the partials of those days, of ``REACH_DAYS`` before, and of the parts that belong to no day.
+"""
 
 from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from .partials import bucket_value
+from ..schema import OPEN
+from .partials import HOURLY, bucket_value
 
 OUTCOMES = ("delivered", "dead", "expired", "cancelled", "uncertain", "open")
-TOP_MAILBOXES = 1_000
-"""Mailboxes of a desk for which depth is told one by one: the busiest."""
+TOP_MAILBOXES = 200
+"""Mailboxes of a desk and an hour for which depth is told one by one: the busiest."""
 _RATE_JUMP, _ATTEMPTS_MIN = 0.5, 5
 """A target is out in an hour in which at least this share of at least so many attempts failed."""
+AROUND_H = 72
+"""Hours before an outage that it is compared with, and hours after it in which its backlog may be gone."""
+REACH_DAYS = {"outages": 2 * AROUND_H // 24}
+"""Days before the first that is made anew whose partials a table needs."""
+AGAIN_DAYS = {"outages": AROUND_H // 24}
+"""Days before the first with new partials that are made anew too."""
 
 
 def _of(partials: DataFrame, table: str) -> DataFrame:
     return partials.where(F.col("table") == table)
 
 
-def _sum(measure: str) -> Column:
+def _sum(name: str) -> Column:
+    return F.coalesce(F.sum(name), F.lit(0)).cast("bigint").alias(name)
+
+
+def _of_measure(measure: str) -> Column:
     return F.coalesce(F.sum(F.when(F.col("measure") == measure, F.col("n"))), F.lit(0)).cast("bigint").alias(measure)
 
 
-def books(partials: DataFrame) -> DataFrame:
+def _from(frame: DataFrame, since: dt.date | None) -> DataFrame:
+    return frame if since is None else frame.where(F.col("window") >= F.lit(since).cast("timestamp"))
+
+
+def _on(frame: DataFrame, days: Sequence[dt.date] | None) -> DataFrame:
+    return frame if days is None else frame.where(F.to_date("window").isin(list(days)))
+
+
+def changed(new: DataFrame, before: DataFrame | None) -> list[str]:
+    """What a batch changes in the derived tables: ``books/<day>`` and ``hours/<day>``.
+
+    ``new`` are its partials, ``before`` those of the part `open` that they replace.
+    """
+    day = F.to_date("window").cast("string")
+    whose = F.when(F.col("table").isin("books", "latency"), F.lit("books")).otherwise(F.lit("hours"))
+    timed = new.where(F.col("window").isNotNull())
+    added = timed.where(F.col("part") != OPEN).select(whose.alias("of"), day.alias("day"))
+    of = ("window", "node", "desk", "kind", "measure", "label")
+    still = timed.where(F.col("part") == OPEN).select(*of, "n")
+    if before is not None:
+        gone = before.where((F.col("part") == OPEN) & F.col("window").isNotNull())
+        still = still.unionByName(gone.select(*of, (-F.col("n")).alias("n")))
+    moved = still.groupBy(*of).agg(F.sum("n").alias("n")).where("n <> 0")
+    moved = moved.select(F.lit("books").alias("of"), day.alias("day"))
+    return sorted(f"{row['of']}/{row['day']}" for row in added.unionByName(moved).distinct().collect())
+
+
+def books(partials: DataFrame, days: Sequence[dt.date] | None = None) -> DataFrame:
     """One row an hour, desk and kind; orphans are the remainder, listed by id."""
-    one = _of(partials, "books").groupBy("window", "desk", "kind", "measure", "label").agg(F.sum("n").alias("n"))
+    one = (
+        _on(_of(partials, "books"), days)
+        .groupBy("window", "desk", "kind", "measure", "label")
+        .agg(F.sum("n").alias("n"))
+    )
     orphans = F.when((F.col("measure") == "orphan") & (F.col("n") > 0), F.col("label"))
     summed = one.groupBy("window", "desk", "kind").agg(
-        *(_sum(name) for name in (*OUTCOMES, "refused", "duplicate", "orphan")),
+        *(_of_measure(name) for name in (*OUTCOMES, "refused", "duplicate", "orphan")),
         F.sort_array(F.collect_list(orphans)).alias("remainder_ids"),
-        F.coalesce(
-            F.sum(F.when(F.col("measure").isin(*OUTCOMES), F.col("n"))), F.lit(0)
-        ).cast("bigint").alias("posted"),
-    )  # fmt: skip
+        F.coalesce(F.sum(F.when(F.col("measure").isin(*OUTCOMES), F.col("n"))), F.lit(0))
+        .cast("bigint")
+        .alias("posted"),
+    )
     return summed.where(" + ".join(("posted", "refused", "duplicate", "orphan")) + " <> 0").select(
-        "window", "desk", "kind", "posted", *OUTCOMES, "refused", "duplicate",
+        _day(), "window", "desk", "kind", "posted", *OUTCOMES, "refused", "duplicate",
         F.col("orphan").alias("remainder"), "remainder_ids",
     )  # fmt: skip
 
@@ -45,10 +94,12 @@ def check_books(books: DataFrame) -> DataFrame:
     return books.where((F.col("posted") != total) | (F.size("remainder_ids") != F.col("remainder")))
 
 
-def latency(partials: DataFrame) -> DataFrame:
+def latency(partials: DataFrame, days: Sequence[dt.date] | None = None) -> DataFrame:
     """One row an hour, desk, kind and live or stored."""
     by = ("window", "desk", "kind", "label")
-    counts = _of(partials, "latency").groupBy(*by, "bucket").agg(F.sum("n").alias("n")).where("n <> 0")
+    counts = (
+        _on(_of(partials, "latency"), days).groupBy(*by, "bucket").agg(F.sum("n").alias("n")).where("n <> 0")
+    )  # fmt: skip
     rising = Window.partitionBy(*by).orderBy("bucket").rowsBetween(Window.unboundedPreceding, Window.currentRow)
     ranked = counts.withColumn("up_to", F.sum("n").over(rising)).withColumn(
         "all", F.sum("n").over(Window.partitionBy(*by))
@@ -59,6 +110,7 @@ def latency(partials: DataFrame) -> DataFrame:
         reached = F.col("up_to") >= F.greatest(F.ceil(F.col("all") * share), F.lit(1))
         return bucket_value(F.min(F.when(reached, F.col("bucket")))).cast("bigint").alias(name)
 
+    histogram = F.map_from_entries(F.sort_array(F.collect_list(F.struct("bucket", F.col("n").cast("bigint")))))
     return (
         ranked.groupBy(*by)
         .agg(
@@ -67,58 +119,57 @@ def latency(partials: DataFrame) -> DataFrame:
             quantile(0.95, "p95"),
             quantile(0.99, "p99"),
             bucket_value(F.max("bucket")).cast("bigint").alias("max"),
-            F.map_from_entries(F.sort_array(F.collect_list(F.struct("bucket", F.col("n").cast("bigint"))))).alias(
-                "buckets"
-            ),
+            histogram.alias("buckets"),
         )
         .select(
-            "window", "desk", "kind", (F.col("label") == "live").alias("live"), "count", "p50", "p95", "p99", "max",
-            "buckets",
+            _day(), "window", "desk", "kind", (F.col("label") == "live").alias("live"), "count", "p50", "p95", "p99",
+            "max", "buckets",
         )
     )  # fmt: skip
 
 
-def depth(partials: DataFrame, top: int = TOP_MAILBOXES) -> DataFrame:
-    """One row an hour with changes, of each desk (mailbox '') and of its busiest mailboxes."""
-    one = _of(partials, "depth").where(F.col("measure").isin("posted", "finished", "refusals"))
-    busiest = Window.partitionBy("node", "desk").orderBy(F.desc("total"), "mailbox")
-    chosen = (
-        one.groupBy("node", "desk", "mailbox")
-        .agg(F.sum("n").alias("total"))
-        .withColumn("rank", F.row_number().over(busiest))
-        .where(F.col("rank") <= top)
-        .select("node", "desk", "mailbox")
-    )
-    boxes = one.where(F.col("mailbox") != "").join(F.broadcast(chosen), on=["node", "desk", "mailbox"], how="left_semi")
-    both = boxes.unionByName(one.withColumn("mailbox", F.lit("")))
-    by = ("window", "node", "desk", "mailbox")
-    hours = both.groupBy(*by).agg(_sum("posted"), _sum("finished"), _sum("refusals"))
-    rising = (
-        Window.partitionBy("node", "desk", "mailbox")
-        .orderBy("window")
-        .rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    )
+def _hours(partials: DataFrame, by: tuple[str, ...]) -> DataFrame:
+    """Each mailbox's hours with the messages in it at their end: those of now without what came after."""
+    hours = _of(partials, "hours").groupBy("window", *by).agg(*(_sum(name) for name in HOURLY))
+    now = _of(partials, "levels").groupBy(*by).agg(F.sum("n").alias("now"))
+    later = Window.partitionBy(*by).orderBy(F.desc("window")).rowsBetween(Window.unboundedPreceding, -1)
+    since = F.coalesce(F.sum(F.col("posted") - F.col("finished")).over(later), F.lit(0))
     return (
-        hours.where("posted <> 0 OR finished <> 0 OR refusals <> 0")
-        .withColumn("depth_end", F.sum(F.col("posted") - F.col("finished")).over(rising))
-        .select(*by, "posted", "finished", "depth_end", F.col("refusals").alias("refused"))
+        hours.withColumn("since", since)
+        .join(now, on=list(by), how="left")
+        .withColumn("level", (F.coalesce("now", F.lit(0)) - F.col("since")).cast("bigint"))
+        .drop("since", "now")
     )
 
 
-def availability(partials: DataFrame) -> DataFrame:
+def depth(partials: DataFrame, since: dt.date | None = None, top: int = TOP_MAILBOXES) -> DataFrame:
+    """One row an hour with changes, of each desk (mailbox '') and of its busiest mailboxes."""
+    by = ("node", "desk", "mailbox")
+    changed = "posted <> 0 OR finished <> 0 OR refused <> 0"
+    boxes = _from(_hours(partials.where(F.col("mailbox") != ""), by), since).where(changed)
+    busiest = Window.partitionBy("window", "node", "desk").orderBy(
+        F.desc(F.col("posted") + F.col("finished") + F.col("refused")), "mailbox"
+    )
+    chosen = boxes.withColumn("rank", F.row_number().over(busiest)).where(F.col("rank") <= top).drop("rank")
+    desks = _from(_hours(partials, ("node", "desk")), since).where(changed).withColumn("mailbox", F.lit(""))
+    return chosen.unionByName(desks).select(
+        _day(), "window", *by, "posted", "finished", F.col("level").alias("depth_end"), "refused"
+    )
+
+
+def availability(partials: DataFrame, since: dt.date | None = None) -> DataFrame:
     """One row a mailbox and day on which it had a connection."""
-    rows = _of(partials, "availability")
     covers = (
-        rows.where(F.col("measure") == "covered")
+        _of(partials, "covered")
         .groupBy("node")
         .agg(F.unix_micros(F.min("first_at")).alias("from"), F.unix_micros(F.max("last_at")).alias("to"))
     )
     day = F.unix_micros("window")
     boxes = (
-        rows.where(F.col("measure") != "covered")
+        _from(_of(partials, "availability"), since)
         .groupBy("window", "node", "desk", "mailbox")
-        .agg(_sum("online_us"), _sum("connections"), _sum("half_open"))
-        .where("online_us <> 0 OR connections <> 0 OR half_open <> 0")
+        .agg(_sum("n"), _sum("posted"), _sum("finished"))
+        .where("n <> 0 OR posted <> 0 OR finished <> 0")
         .join(F.broadcast(covers), on="node", how="left")
         .withColumn("covered", F.least(F.col("to"), day + 86_400_000_000) - F.greatest(F.col("from"), day))
     )
@@ -128,98 +179,82 @@ def availability(partials: DataFrame) -> DataFrame:
         "desk",
         "mailbox",
         "covered",
-        F.col("online_us").alias("online"),
-        F.when(F.col("covered") > 0, F.col("online_us") / F.col("covered")).alias("share"),
-        "connections",
-        F.when(F.col("covered") > 0, F.col("connections") * 3.6e9 / F.col("covered")).alias("reconnect_rate"),
-        "half_open",
+        F.col("n").alias("online"),
+        F.when(F.col("covered") > 0, F.col("n") / F.col("covered")).alias("share"),
+        F.col("posted").alias("connections"),
+        F.when(F.col("covered") > 0, F.col("posted") * 3.6e9 / F.col("covered")).alias("reconnect_rate"),
+        F.col("finished").alias("half_open"),
     )
 
 
-def deadletters(partials: DataFrame) -> DataFrame:
-    """One row a desk and cluster of errors."""
+def deadletters(partials: DataFrame, since: dt.date | None = None) -> DataFrame:
+    """One row a desk and cluster of errors; they belong to no day and are all made anew."""
     return (
         _of(partials, "deadletters")
         .groupBy("desk", F.col("label").alias("error"))
         .agg(
-            _sum("died"),
-            F.min("first_at").alias("first_at"),
-            F.max("last_at").alias("last_at"),
-            _sum("redriven"),
-            _sum("redelivered"),
+            _sum("n"), F.min("first_at").alias("first_at"), F.max("last_at").alias("last_at"), _sum("posted"),
+            _sum("finished"),
         )
-        .where("died <> 0")
+        .where("n <> 0")
         .select(
-            "desk",
-            "error",
-            F.col("died").alias("count"),
-            "first_at",
-            "last_at",
-            "redriven",
-            F.col("redelivered").alias("redriven_delivered"),
+            "desk", "error", F.col("n").alias("count"), "first_at", "last_at", F.col("posted").alias("redriven"),
+            F.col("finished").alias("redriven_delivered"),
         )
-    )
+    )  # fmt: skip
 
 
-def outages(partials: DataFrame) -> DataFrame:
-    """One row an hour and target in which most attempts failed although most of its others did not."""
+def outages(partials: DataFrame, since: dt.date | None = None) -> DataFrame:
+    """One row an hour and target in which most attempts failed although most before it did not."""
+    target = ("desk", "mailbox")
     hours = (
-        _of(partials, "outages")
-        .groupBy("window", "desk", "mailbox")
+        _of(partials, "hours")
+        .groupBy("window", *target)
         .agg(_sum("failed"), _sum("succeeded"))
         .withColumn("attempts", F.col("failed") + F.col("succeeded"))
         .where("attempts > 0")
+        .withColumn("failure_rate", F.col("failed") / F.col("attempts"))
     )
-    target = Window.partitionBy("desk", "mailbox")
-    others = F.sum("attempts").over(target) - F.col("attempts")
-    rated = hours.withColumn("failure_rate", F.col("failed") / F.col("attempts")).withColumn(
-        "baseline",
-        F.when(others > 0, (F.sum("failed").over(target) - F.col("failed")) / others).otherwise(F.lit(0.0)),
+    failing = (F.col("attempts") >= _ATTEMPTS_MIN) & (F.col("failure_rate") >= _RATE_JUMP)
+    suspects = F.broadcast(hours.where(failing).select(*target).distinct())
+    number = (F.unix_micros("window") / 3_600_000_000).cast("bigint")
+    before = Window.partitionBy(*target).orderBy("h").rangeBetween(-AROUND_H, -1)
+    tried = F.sum("attempts").over(before)
+    rated = (
+        hours.join(suspects, on=list(target), how="left_semi")
+        .withColumn("h", number)
+        .withColumn("baseline", F.coalesce(F.sum("failed").over(before) / tried, F.lit(0.0)))
     )
-    out = rated.where(
-        (F.col("attempts") >= _ATTEMPTS_MIN)
-        & (F.col("failure_rate") >= _RATE_JUMP)
-        & (F.col("failure_rate") >= 2 * F.col("baseline"))
+    out = _from(rated.where(failing & (F.col("failure_rate") >= 2 * F.col("baseline"))), since)
+    levels = (
+        _hours(partials.where(F.col("mailbox") != ""), target)
+        .join(suspects, on=list(target), how="left_semi")
+        .select(*target, number.alias("hour"), "level")
     )
-    changes = (
-        _of(partials, "depth")
-        .where(F.col("measure").isin("posted", "finished") & (F.col("mailbox") != ""))
-        .groupBy("desk", "mailbox", "window")
-        .agg(_sum("posted"), _sum("finished"))
-    )
-    rising = (
-        Window.partitionBy("desk", "mailbox")
-        .orderBy("window")
-        .rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    )
-    levels = changes.withColumn("level", F.sum(F.col("posted") - F.col("finished")).over(rising)).select(
-        "desk", "mailbox", F.col("window").alias("hour"), "level"
-    )
-    placed = out.join(levels, on=["desk", "mailbox"], how="left")
-    until_then = F.col("hour") <= F.col("window")
-    drained = ~until_then & (F.col("level") <= 0)
-    by = ("window", "desk", "mailbox", "attempts", "failed", "succeeded", "failure_rate", "baseline")
-    end = F.unix_micros("window") + 3_600_000_000
+    placed = out.join(levels, on=list(target), how="left")
+    then = F.col("hour") <= F.col("h")
+    drained = ~then & (F.col("level") <= 0) & (F.col("hour") <= F.col("h") + AROUND_H)
+    by = ("window", *target, "h", "attempts", "failed", "succeeded", "failure_rate", "baseline")
+    backlog = F.coalesce(F.max_by(F.when(then, F.col("level")), F.when(then, F.col("hour"))), F.lit(0))
     return (
         placed.groupBy(*by)
-        .agg(
-            F.coalesce(F.max_by(F.when(until_then, F.col("level")), F.when(until_then, F.col("hour"))), F.lit(0)).alias(
-                "backlog"
-            ),
-            F.min(F.when(drained, F.unix_micros("hour"))).alias("drained"),
-        )
+        .agg(backlog.alias("backlog"), F.min(F.when(drained, F.col("hour"))).alias("drained"))
         .select(
+            _day(),
             "window",
-            "desk",
-            "mailbox",
+            *target,
             "attempts",
             F.col("failed").alias("failures"),
             "failure_rate",
             "baseline",
             F.col("backlog").cast("bigint").alias("backlog"),
             F.when(F.col("backlog") <= 0, F.lit(0).cast("bigint"))
-            .otherwise(F.col("drained") + 3_600_000_000 - end)
+            .otherwise((F.col("drained") - F.col("h")) * 3_600_000_000)
             .alias("drain"),
             (F.col("attempts") / F.greatest(F.col("succeeded"), F.lit(1))).alias("retry_storm"),
         )
     )
+
+
+def _day() -> Column:
+    return F.to_date("window").alias("day")

@@ -1,6 +1,7 @@
 """Lanes: what messages of one lane do to each other: numbers missing, order, waiting for those before.
 
-In: folded messages and the last one known of each lane. Out: the same messages with what their lane adds.
+In: message rows, steps, and the last number known of each lane. Out: findings by message, and until when a message
+waited for others. A lane is small or in order: what is out of order is looked for only where something must be.
 """
 
 from __future__ import annotations
@@ -8,105 +9,195 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from .life import FLIGHT, KEY, READY
+from .step import ID
+from .told import DONE, FLIES, NEVER, is_
 
-LANE = ("node", "desk", "mailbox", "lane")
-NEVER = 2**62
-"""An instant after all others: when a message that is still in its lane leaves it."""
-_BUCKET = 1 << 18
-"""Offsets that are compared with each other at one time when looking for overtakers."""
+PLACE = ("box", "lane")
+MESSAGE = (*ID, "generation")
+_LEVELS = (10, 16, 22, 40)
+"""Offsets are compared inside of buckets of 2^n; a wait goes into the smallest that is longer than it."""
 
 
-def with_lane(lives: DataFrame, ends: DataFrame, quiet: DataFrame) -> DataFrame:
-    """Messages with seq_before, lane_until (µs), quiet_until (µs) and overtaken (offsets or null).
+def entries(rows: DataFrame, steps: DataFrame, marks: DataFrame) -> DataFrame:
+    """What each message is in its lane, where that says anything.
 
-    ``ends`` holds the highest number of each lane in earlier batches (lane_seq, offset), ``quiet`` the
-    (node, desk, quiet_us, quiet_max_us) of desks that wait for quiet.
+    A number is missing before it (``seq_before``), it was taken before a lower one had stopped waiting (``early``), or
+    all before it had let go at an instant (``lane_until``, µs).
+
+    Plain messages that waited have the stretch of it (``since``, ``until``, ``due``). ``marks`` are the highest number
+    of each lane in earlier batches (box, lane, lane_seq, freed, offset).
     """
-    named = F.col("lane_seq") > 0
-    rows = lives.join(F.broadcast(quiet), on=["node", "desk"], how="left")
-    marks = ends.select(
-        *LANE,
-        F.col("lane_seq").alias("lane_seq"),
-        F.col("offset").alias("first_offset"),
-        F.lit(True).alias("mark"),
+    stretch = (F.col("state") == DONE) & (F.coalesce("leased", "finished") > F.col("posted"))
+    plain = rows.where("plain AND lane_seq > 0").select(
+        "box",
+        "lane",
+        "lane_seq",
+        *MESSAGE,
+        "node",
+        "desk",
+        F.col("posted_offset").alias("offset"),
+        "freed",
+        F.coalesce(
+            "lease_offset", F.when(F.col("outcome") == "delivered", F.col("finished_offset")), F.lit(NEVER)
+        ).alias("taken"),
+        F.coalesce("lease_offset", "finished_offset", F.lit(NEVER)).alias("waits"),
+        F.when(stretch, F.col("posted")).alias("since"),
+        F.when(stretch, F.coalesce("leased", "finished")).alias("until"),
+        "due",
+        F.lit(False).alias("mark"),
+        "plain",
     )
-    both = rows.withColumn("mark", F.lit(False)).unionByName(marks, allowMissingColumns=True)
-    up = Window.partitionBy(*LANE).orderBy("lane_seq", "first_offset")
-    earlier = up.rowsBetween(Window.unboundedPreceding, -1)
-    down = Window.partitionBy(*LANE).orderBy(F.desc("lane_seq"), F.desc("first_offset"))
-    higher = down.rowsBetween(Window.unboundedPreceding, -1)
-    so_far = down.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    waits = F.when(_waiting(), F.coalesce("next_said", F.lit(NEVER)))
+    frees = F.when(F.col("counts") & (F.col("code") > FLIES), F.struct("offset", "clock"))
+    none = F.lit(None).cast("bigint")
+    other = (
+        steps.where("said AND lane_seq > 0")
+        .groupBy(*PLACE, "lane_seq", *MESSAGE, "node", "desk")
+        .agg(
+            F.min("offset").alias("offset"),
+            F.min(frees).alias("free"),
+            F.min(F.when(is_("leased", "delivered"), F.col("offset"))).alias("taken"),
+            F.max(waits).alias("waits"),
+        )
+        .select(
+            *PLACE,
+            "lane_seq",
+            *MESSAGE,
+            "node",
+            "desk",
+            "offset",
+            F.coalesce("free.clock", F.lit(NEVER)).alias("freed"),
+            F.coalesce("taken", F.lit(NEVER)).alias("taken"),
+            F.coalesce("waits", F.lit(-1)).alias("waits"),
+            *(none.alias(name) for name in ("since", "until", "due")),
+            F.lit(False).alias("mark"),
+            F.lit(False).alias("plain"),
+        )
+    )
+    known = marks.select(
+        *PLACE,
+        "lane_seq",
+        F.lit(0).cast("bigint").alias("key"),
+        F.lit("").alias("message_id"),
+        F.lit(0).alias("generation"),
+        *(F.lit("").alias(name) for name in ("node", "desk")),
+        "offset",
+        F.coalesce("freed", F.lit(-1)).alias("freed"),
+        F.lit(NEVER).alias("taken"),
+        F.lit(-1).cast("bigint").alias("waits"),
+        *(none.alias(name) for name in ("since", "until", "due")),
+        F.lit(True).alias("mark"),
+        F.lit(False).alias("plain"),
+    )
+    up = Window.partitionBy(*PLACE).orderBy("lane_seq", "offset")
+    lower = up.rowsBetween(Window.unboundedPreceding, -1)
+    windowed = (
+        plain.unionByName(other)
+        .unionByName(known)
+        .repartition("box")
+        .select(
+            "*",
+            F.lag("lane_seq", 1, 0).over(up).alias("seq_before"),
+            F.max("freed").over(lower).alias("lane_until"),
+            F.max("waits").over(lower).alias("waited_before"),
+        )
+    )
+    gap = F.col("lane_seq") > F.col("seq_before") + 1
+    return (
+        windowed.withColumn("early", F.coalesce(F.col("taken") < F.col("waited_before"), F.lit(False)))
+        .where(~F.col("mark") & (gap | F.col("early") | ~F.col("plain") | F.col("since").isNotNull()))
+        .select(
+            *PLACE, "lane_seq", *MESSAGE, "node", "desk", "offset", "since", "until", "due", "plain", "seq_before",
+            "lane_until", "early",
+        )
+    )  # fmt: skip
+
+
+def _waiting() -> Column:
+    """Whether a step begins a wait in which nobody may overtake."""
+    return F.col("counts") & is_("posted", "retried", "released", "recalled") & F.col("exempt").isNull()
+
+
+def overtaken(entries: DataFrame, rows: DataFrame, steps: DataFrame, more: DataFrame | None) -> DataFrame:
+    """(key, message_id, generation, overtaken): the wait's begin and the first that overtook it.
+
+    ``more`` are steps of messages that were finished before: (box, lane, lane_seq, taken).
+    """
+    # Whoever was taken before a lower one stopped waiting has overtaken it, or may have in a later wait.
+    lanes = entries.where("early").select(*PLACE).distinct()
+    if more is not None:
+        lanes = lanes.unionByName(more.select(*PLACE)).distinct()
+    lanes = F.broadcast(lanes)
+
+    def there(frame: DataFrame) -> DataFrame:
+        return frame.join(lanes, on=list(PLACE), how="left_semi")
+
+    plain = there(rows.where("plain AND lane_seq > 0"))
+    some = there(steps.where("said AND lane_seq > 0"))
+    waits = plain.select(
+        *PLACE, "lane_seq", *MESSAGE, F.col("posted_offset").alias("a"),
+        F.coalesce("lease_offset", "finished_offset", F.lit(NEVER)).alias("b"),
+    ).unionByName(
+        some.where(_waiting()).select(
+            *PLACE, "lane_seq", *MESSAGE, F.col("offset").alias("a"), F.coalesce("next_said", F.lit(NEVER)).alias("b")
+        )
+    )  # fmt: skip
+    done = F.when(F.col("outcome") == "delivered", F.col("finished_offset"))
+    taken = [
+        plain.select(*PLACE, "lane_seq", F.explode(F.array_compact(F.array("lease_offset", done))).alias("taken")),
+        some.where(is_("leased", "delivered")).select(*PLACE, "lane_seq", F.col("offset").alias("taken")),
+    ]
+    if more is not None:
+        taken.append(there(more).select(*PLACE, "lane_seq", "taken"))
+    takes = taken[0]
+    for each in taken[1:]:
+        takes = takes.unionByName(each)
+    # Of these, waits in which a higher one was taken at all.
+    first = takes.groupBy(*PLACE, "lane_seq").agg(F.min("taken").alias("lo"), F.max("taken").alias("hi"))
+    down = Window.partitionBy(*PLACE).orderBy(F.desc("lane_seq")).rangeBetween(Window.unboundedPreceding, -1)
+    numbers = waits.select(*PLACE, "lane_seq").unionByName(first.select(*PLACE, "lane_seq")).distinct()
+    higher = numbers.join(first, on=[*PLACE, "lane_seq"], how="left").select(
+        *PLACE, "lane_seq", F.min("lo").over(down).alias("lo"), F.max("hi").over(down).alias("hi")
+    )
+    length = F.least("b", "hi") - F.col("a")
+    level = F.when(length < 1 << _LEVELS[0], _LEVELS[0])
+    for bits in _LEVELS[1:-1]:
+        level = level.when(length < 1 << bits, bits)
+    bucketed = (
+        waits.join(higher, on=[*PLACE, "lane_seq"], how="inner")
+        .where((F.col("lo") < F.col("b")) & (F.col("hi") > F.col("a")))
+        .withColumn("level", level.otherwise(_LEVELS[-1]))
+        .withColumn("from", F.expr("shiftright(a, level)"))
+        .withColumn("to", F.expr("shiftright(least(b, hi), level)"))
+        .withColumn("bucket", F.explode(F.sequence("from", F.greatest("from", "to"))))
+        .select(*PLACE, F.col("lane_seq").alias("seq"), *MESSAGE, "a", "b", "level", "bucket")
+    )
+    spread = takes.withColumn("level", F.explode(F.array(*map(F.lit, _LEVELS)))).withColumn(
+        "bucket", F.expr("shiftright(taken, level)")
+    )
+    inside = (F.col("lane_seq") > F.col("seq")) & (F.col("taken") > F.col("a")) & (F.col("taken") < F.col("b"))
+    return (
+        bucketed.join(spread, on=[*PLACE, "level", "bucket"], how="inner")
+        .where(inside)
+        .groupBy(*MESSAGE)
+        .agg(F.min(F.struct("taken", "a")).alias("e"))
+        .select(*MESSAGE, F.array("e.a", "e.taken").alias("overtaken"))
+    )
+
+
+def quiet_until(rows: DataFrame, quiet: DataFrame) -> DataFrame:
+    """(key, message_id, generation, quiet_until) of desks that wait for quiet: (node, desk, quiet_us, quiet_max_us)."""
+    own = rows.where("lane_seq > 0 AND posted IS NOT NULL").join(F.broadcast(quiet), on=["node", "desk"], how="inner")
+    up = Window.partitionBy(*PLACE).orderBy("lane_seq", "first_offset")
+    down = Window.partitionBy(*PLACE).orderBy(F.desc("lane_seq"), F.desc("first_offset"))
     following = F.lead("posted").over(up)
     ends_run = following.isNull() | (following - F.col("posted") > F.col("quiet_us"))
-    holds = F.when(~F.col("mark") & named, F.coalesce("freed", F.lit(NEVER)))
+    run_end = F.last("run_end", ignorenulls=True).over(down.rowsBetween(Window.unboundedPreceding, Window.currentRow))
     return (
-        both.withColumn("seq_before", F.coalesce(F.lag("lane_seq").over(up), F.lit(0)))
-        .withColumn("lane_until", F.max(holds).over(earlier))
-        .withColumn("run_end", F.when(ends_run, F.col("posted")))
-        .withColumn("overtaker", F.min(F.when(named, F.col("taken_offset"))).over(higher))
-        .withColumn("run_end", F.last("run_end", ignorenulls=True).over(so_far))
-        .where(~F.col("mark"))
-        .withColumn(
-            "quiet_until",
-            F.least(F.col("run_end") + F.col("quiet_us"), F.col("posted") + F.col("quiet_max_us")),
-        )
-        .withColumn("overtaken", _first_wait())
-        .drop("mark", "run_end", "overtaker", "quiet_us", "quiet_max_us")
-    )
-
-
-def _first_wait() -> Column:
-    """Evidence that a message was overtaken before it was first leased. All that follow it were posted later."""
-    first = F.coalesce(F.get("spans", F.lit(0)), F.col("open"))
-    in_it = (F.col("overtaker") > first["first"]) & (F.col("overtaker") < F.coalesce(first["last"], F.lit(NEVER)))
-    return F.when(
-        (F.col("lane_seq") > 0) & (first["state"] == READY) & in_it, F.array(first["first"], F.col("overtaker"))
-    )
-
-
-def overtaken_later(rows: DataFrame) -> DataFrame:
-    """(key, generation, later): evidence for messages that were overtaken after they came back to their lane."""
-    all_spans = F.when(F.col("open").isNotNull(), F.concat("spans", F.array("open"))).otherwise(F.col("spans"))
-    returned = F.filter(
-        all_spans,
-        lambda s, i: (
-            (s["state"] == READY)
-            & (i > 0)
-            # What was parked, uncertain or dead is exempt from there on.
-            & (s["first"] < F.coalesce(F.col("exempt_offset"), F.lit(NEVER)))
-        ),
-    )
-    waits = (
-        rows.where((F.col("lane_seq") > 0) & (F.size(returned) > 0))
-        .select(*KEY, "generation", "lane", "lane_seq", "horizon", F.explode(returned).alias("s"))
+        own.withColumn("run_end", F.when(ends_run, F.col("posted")))
+        .withColumn("run_end", run_end)
         .select(
-            *KEY,
-            "generation",
-            "lane",
-            F.col("lane_seq").alias("seq"),
-            F.col("s.first").alias("a"),
-            F.coalesce(F.col("s.last"), F.col("horizon") + 1).alias("b"),
+            *MESSAGE,
+            F.least(F.col("run_end") + F.col("quiet_us"), F.col("posted") + F.col("quiet_max_us")).alias("quiet_until"),
         )
-        .withColumn(
-            "bucket",
-            F.explode(F.sequence(F.floor(F.col("a") / _BUCKET), F.floor(F.greatest("a", "b") / _BUCKET))),
-        )
-    )
-    taken = F.concat(
-        F.transform(F.filter(all_spans, lambda s: s["state"] == FLIGHT), lambda s: s["first"]),
-        F.when(F.col("outcome") == "delivered", F.array("finished_offset")).otherwise(F.array().cast("array<bigint>")),
-    )
-    leases = (
-        rows.where(F.col("lane_seq") > 0)
-        .select(*LANE, F.col("lane_seq").alias("taken_seq"), F.explode(taken).alias("taken"))
-        .withColumn("bucket", F.floor(F.col("taken") / _BUCKET))
-    )
-    overtakes = (F.col("taken_seq") > F.col("seq")) & (F.col("taken") > F.col("a")) & (F.col("taken") < F.col("b"))
-    return (
-        waits.join(leases, on=[*LANE, "bucket"], how="inner")
-        .where(overtakes)
-        .groupBy(*KEY, "generation")
-        .agg(F.min(F.struct("taken", "a")).alias("e"))
-        .select(*KEY, "generation", F.array("e.a", "e.taken").alias("later"))
     )

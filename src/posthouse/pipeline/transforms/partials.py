@@ -1,26 +1,40 @@
 """Partials: what the gold tables are summed of, in one long table.
 
-In: message rows, new events, connections. Out: rows that add up, whatever batch they come from: ``n`` by sum,
-``first_at`` by minimum, ``last_at`` by maximum. What may still change is in the part `open`.
+In: message rows, steps, attempts, connections. Out: rows that add up, whatever batch they come from: numbers by sum,
+``first_at`` by minimum, ``last_at`` by maximum. What an event adds is added once, with the event; what a message adds
+while it is unfinished is in the part `open`, which each batch replaces. All others are in the part of their day.
 """
 
 from __future__ import annotations
 
+from functools import reduce
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from ..schema import OPEN
+from .silver import closed, outcome
+from .told import BOX, CODE, DONE, FLIGHT, is_
+
+HOURLY = ("posted", "finished", "refused", "failed", "succeeded")
+"""Numbers of a mailbox's hour."""
 PARTIALS = (
-    "part", "table", "measure", "window", "node", "desk", "kind", "mailbox", "label", "bucket", "n", "first_at",
-    "last_at",
+    "part", "table", "measure", "window", "node", "desk", "kind", "mailbox", "label", "bucket", "n", *HOURLY,
+    "first_at", "last_at",
 )  # fmt: skip
+TYPES = {
+    "window": "timestamp", "bucket": "int", "n": "bigint", **dict.fromkeys(HOURLY, "bigint"), "first_at": "timestamp",
+    "last_at": "timestamp",
+}  # fmt: skip
+DEAD, NODES = "dead", "nodes"
+"""Parts of what belongs to no day."""
+FAILED = ("retried", "died", "uncertain", "parked")
+"""What ends an attempt that failed."""
+FULL = ("full", "share")
+"""Reasons of refusals for want of room."""
 GAMMA = 1.04
 """Each bucket of a histogram is this much wider than the one before: its middle is at most 2 % off."""
-
-_KEY = ("part", "table", "measure", "window", "node", "desk", "kind", "mailbox", "label", "bucket")
-_ITEM = (
-    "struct<table:string,measure:string,window:timestamp,kind:string,mailbox:string,label:string,bucket:int,"
-    "n:bigint,at:timestamp>"
-)
+HOUR_US, DAY_US = 3_600_000_000, 86_400_000_000
 
 
 def bucket_of(micros: Column) -> Column:
@@ -44,191 +58,255 @@ def cluster(error: Column) -> Column:
     return F.substring(F.regexp_replace(F.trim(F.coalesce(error, F.lit(""))), variable, "#"), 1, 500)
 
 
-def hour(at: Column) -> Column:
-    """The UTC hour that an instant is in."""
-    return F.date_trunc("hour", at)
+def hour(us: Column) -> Column:
+    """The beginning of the UTC hour that an instant in µs is in, in µs."""
+    return us - F.pmod(us, F.lit(HOUR_US))
 
 
-def message_partials(messages: DataFrame) -> DataFrame:
-    """What message rows add to the books, latency, depth, dead letters and outages."""
-    empty = F.array().cast(f"array<{_ITEM}>")
-    posted = hour(F.coalesce("posted_at", "first_at"))
-    outcome = F.when(F.col("orphan"), F.lit("orphan")).otherwise(F.col("outcome"))
-    in_books = F.when(
-        F.col("outcome") != "refused",
-        F.array(
+def of_messages(rows: DataFrame) -> DataFrame:
+    """What messages are in the books, and how long the delivered ones took."""
+    orphan = F.col("posted").isNull()
+    window = hour(F.coalesce("posted", "first_at"))
+    books = (
+        rows.select(
+            closed().alias("closed"), window.alias("w"), "node", "desk", "kind",
+            F.when(orphan, F.lit("orphan")).otherwise(outcome()).alias("measure"),
             # The remainder is listed by id.
-            _item(
-                "books",
-                outcome,
-                posted,
-                kind=F.col("kind"),
-                n=F.lit(1),
-                label=F.when(F.col("orphan"), F.col("message_id")).otherwise(F.lit("")),
-            ),
-        ),
-    ).otherwise(empty)
-    in_latency = F.when(
-        (F.col("outcome") == "delivered") & ~F.col("orphan"),
-        F.array(
-            _item(
-                "latency",
-                F.lit("delivered"),
-                posted,
-                kind=F.col("kind"),
-                label=F.when(F.col("live"), F.lit("live")).otherwise(F.lit("stored")),
-                bucket=bucket_of(F.col("latency")),
-                n=F.lit(1),
+            F.when(orphan, F.col("message_id")).otherwise(F.lit("")).alias("label"),
+        )
+        .groupBy("closed", "w", "node", "desk", "kind", "measure", "label")
+        .agg(F.count(F.lit(1)).alias("n"))
+    )  # fmt: skip
+    took = F.greatest(F.col("finished") - F.col("posted"), F.lit(0))
+    latency = (
+        rows.where(closed() & (F.col("outcome") == "delivered"))
+        .select(window.alias("w"), "node", "desk", "kind", "live", bucket_of(took).alias("bucket"))
+        .groupBy("w", "node", "desk", "kind", "live", "bucket")
+        .agg(F.count(F.lit(1)).alias("n"))
+    )
+    return _partials(
+        books,
+        "books",
+        part=F.when(F.col("closed"), _day()).otherwise(F.lit(OPEN)),
+        **{name: F.col(name) for name in ("measure", "kind", "label", "n")},
+    ).unionByName(
+        _partials(
+            latency,
+            "latency",
+            measure=F.lit("delivered"),
+            label=F.when(F.col("live"), F.lit("live")).otherwise(F.lit("stored")),
+            **{name: F.col(name) for name in ("kind", "bucket", "n")},
+        )
+    )
+
+
+def taken_off(before: DataFrame) -> DataFrame:
+    """What finished messages added that are unfinished again. ``before`` are rows of messages."""
+    gone = before.select(
+        F.unix_micros("posted_at").alias("posted"), F.unix_micros("finished_at").alias("finished"),
+        F.unix_micros("posted_at").alias("first_at"), "node", "desk", "kind", "message_id", "outcome", "live",
+        F.lit(DONE).alias("state"), F.lit(-1).alias("last_code"),
+    )  # fmt: skip
+    return of_messages(gone).withColumn("n", -F.col("n"))
+
+
+def of_events(rows: DataFrame, steps: DataFrame, silent: DataFrame, edges: DataFrame) -> DataFrame:
+    """What each hour of a mailbox saw: into its depth and out of it, attempts that ended, refusals; and the silent."""
+    rows = rows.join(F.broadcast(edges), on="node", how="left").withColumn("edge", F.coalesce("edge", F.lit(0)))
+    steps = steps.join(F.broadcast(edges), on="node", how="left").withColumn("edge", F.coalesce("edge", F.lit(0)))
+    silent = silent.join(F.broadcast(edges), on="node", how="left").where(
+        F.col("offset") > F.coalesce("edge", F.lit(0))
+    )
+    none = F.lit(0)
+
+    def item(at: Column, **counts: Column) -> Column:
+        return F.struct(hour(at).alias("w"), *(counts.get(name, none).cast("int").alias(name) for name in HOURLY))
+
+    posted_new, over = F.col("posted_offset") > F.col("edge"), F.col("finished_offset") > F.col("edge")
+    tried = F.col("lease_offset").isNotNull()
+    failed = tried & (F.col("last_code") == CODE["died"])
+    tries = {"failed": failed, "succeeded": tried & ~failed}
+    both = posted_new & over & (hour(F.col("posted")) == hour(F.col("finished")))
+    items = F.when(both, F.array(item(F.col("posted"), posted=F.lit(1), finished=F.lit(1), **tries))).otherwise(
+        F.array_compact(
+            F.array(
+                F.when(posted_new, item(F.col("posted"), posted=F.lit(1))),
+                F.when(over, item(F.col("finished"), finished=F.lit(1), **tries)),
             )
-        ),
-    ).otherwise(empty)
-    box = F.col("mailbox")
-    in_depth = F.transform(
-        "stays",
-        lambda s: _item(
-            "depth",
-            F.when(s["change"] > 0, F.lit("posted")).otherwise(F.lit("finished")),
-            hour(s["at"]),
-            mailbox=box,
-            n=F.abs(s["change"]),
-        ),
-    )
-    in_outages = F.transform(
-        "tries",
-        lambda t: _item(
-            "outages",
-            F.when(t["failed"], F.lit("failed")).otherwise(F.lit("succeeded")),
-            hour(t["at"]),
-            mailbox=box,
-            n=F.lit(1),
-        ),
-    )
-    none = F.lit(None).cast("timestamp")
-    in_dead = F.flatten(
-        F.transform(
-            "deaths",
-            lambda d: F.array(
-                _item("deadletters", F.lit("died"), none, label=cluster(d["error"]), n=F.lit(1), at=d["at"]),
-                _item("deadletters", F.lit("redriven"), none, label=cluster(d["error"]), n=d["redriven"].cast("int")),
-                _item(
-                    "deadletters",
-                    F.lit("redelivered"),
-                    none,
-                    label=cluster(d["error"]),
-                    n=(d["redriven"] & (F.col("outcome") == "delivered")).cast("int"),
-                ),
-            ),
         )
     )
-    items = F.concat(*(each.cast(f"array<{_ITEM}>") for each in (in_books, in_latency, in_depth, in_outages, in_dead)))
-    return _summed(messages.select("part", "node", "desk", F.explode(items).alias("i")))
-
-
-def event_partials(events: DataFrame) -> DataFrame:
-    """What new events add by themselves: duplicates, refusals, and the time that the journal covers."""
-    refused = F.col("event") == "refused"
-    counted = events.where(F.col("event").isin("duplicate", "refused"))
-    items = F.array_compact(
-        F.array(
-            _item("books", F.when(refused, F.lit("refused")).otherwise(F.lit("duplicate")), hour(F.col("at")),
-                  kind=F.col("kind"), n=F.lit(1)),
-            F.when(
-                refused & F.col("reason").isin("full", "share"),
-                _item("depth", F.lit("refusals"), hour(F.col("at")), mailbox=F.col("mailbox"), n=F.lit(1)),
-            ),
-        )
-    )  # fmt: skip
-    by_date = F.date_format("at", "yyyy-MM-dd").alias("part")
-    from_events = _summed(counted.select(by_date, "node", "desk", F.explode(items).alias("i")))
-    day = F.date_trunc("day", "at")
-    covered = (
-        events.groupBy("node", day.alias("window"))
-        .agg(F.min("at").alias("first_at"), F.max("at").alias("last_at"))
+    plain = rows.where("plain").select(*BOX, F.explode(items).alias("i"))
+    posts = rows.where("NOT plain").select(
+        "key", "message_id", "generation", F.coalesce(posted_new, F.lit(False)).alias("posted_new")
+    )
+    moved = (
+        steps.where("change <> 0")
+        .join(posts, on=["key", "message_id", "generation"], how="inner")
+        # Of a message whose post comes behind its events all moves are told then.
+        .where((F.col("offset") > F.col("edge")) | F.col("posted_new"))
         .select(
-            F.date_format("window", "yyyy-MM-dd").alias("part"),
-            F.lit("availability").alias("table"),
-            F.lit("covered").alias("measure"),
-            "window",
-            "node",
-            *(F.lit("").alias(name) for name in ("desk", "kind", "mailbox", "label")),
-            F.lit(0).alias("bucket"),
-            F.lit(0).cast("bigint").alias("n"),
-            "first_at",
-            "last_at",
+            *BOX,
+            item(
+                F.col("ts"), posted=(F.col("change") > 0).cast("int"), finished=(F.col("change") < 0).cast("int")
+            ).alias("i"),
         )
     )
-    return from_events.unionByName(covered).select(*PARTIALS)
-
-
-def connection_partials(links: DataFrame, lasts: DataFrame) -> DataFrame:
-    """What connections add to availability: once when they end, and in the part `open` while they last.
-
-    ``lasts`` is (node, last_at µs): an open connection is online until there.
-    """
-    rows = (
-        links.where(~F.col("seen"))
-        .join(F.broadcast(lasts), on="node", how="left")
-        .withColumn("ended", F.col("last").isNotNull())
-        .withColumn("until", F.greatest("since", F.coalesce("until", "last_at")))
+    fails = F.col("lease_end.code").isin([CODE[name] for name in FAILED])
+    ended = steps.where(is_("leased") & F.col("counts") & (F.col("lease_end.offset") > F.col("edge"))).select(
+        *BOX, item(F.col("lease_end.ts"), failed=fails, succeeded=~fails).alias("i")
     )
-    first_day = F.date_trunc("day", F.timestamp_micros("since"))
-    last_day = F.date_trunc("day", F.timestamp_micros("until"))
-    days = rows.withColumn("day", F.explode(F.sequence(first_day, last_day, F.expr("interval 1 day"))))
-    day_us = F.unix_micros("day")
-    online = F.least(F.col("until"), day_us + 86_400_000_000) - F.greatest(F.col("since"), day_us)
-    begins = F.date_trunc("day", F.timestamp_micros("since")) == F.col("day")
-    ends = F.col("ended") & (F.date_trunc("day", F.timestamp_micros("until")) == F.col("day"))
-    box = F.col("mailbox")
-    items = F.array(
-        _item("availability", F.lit("online_us"), F.col("day"), mailbox=box, n=online),
-        _item("availability", F.lit("connections"), F.col("day"), mailbox=box, n=begins.cast("int")),
-        _item(
-            "availability",
-            F.lit("half_open"),
-            F.col("day"),
-            mailbox=box,
-            n=(ends & F.col("ending").isin("timeout", "replaced", "restart")).cast("int"),
-        ),
+    full = silent.where(is_("refused") & F.col("reason").isin(*FULL)).select(
+        *BOX, item(F.col("ts"), refused=F.lit(1)).alias("i")
     )
-    part = F.when(F.col("ended"), F.date_format("day", "yyyy-MM-dd")).otherwise(F.lit("open")).alias("part")
-    return _summed(days.select(part, "node", "desk", F.explode(items).alias("i")))
-
-
-def _item(
-    table: str,
-    measure: Column,
-    window: Column,
-    *,
-    n: Column,
-    kind: Column | None = None,
-    mailbox: Column | None = None,
-    label: Column | None = None,
-    bucket: Column | None = None,
-    at: Column | None = None,
-) -> Column:
-    text = F.lit("")
-    return F.struct(
-        F.lit(table).alias("table"),
-        measure.alias("measure"),
-        window.cast("timestamp").alias("window"),
-        (text if kind is None else kind).alias("kind"),
-        (text if mailbox is None else mailbox).alias("mailbox"),
-        (text if label is None else label).alias("label"),
-        (F.lit(0) if bucket is None else bucket).cast("int").alias("bucket"),
-        n.cast("bigint").alias("n"),
-        (F.lit(None) if at is None else at).cast("timestamp").alias("at"),
+    hours = (
+        reduce(DataFrame.unionByName, (plain, moved, ended, full))
+        .select(*BOX, "i.*")
+        .groupBy("w", *BOX)
+        .agg(*(F.sum(name).alias(name) for name in HOURLY))
     )
-
-
-def _summed(items: DataFrame) -> DataFrame:
-    flat = items.select(
-        "part", "node", "desk",
-        *(F.col(f"i.{name}").alias(name) for name in (
-            "table", "measure", "window", "kind", "mailbox", "label", "bucket", "n", "at"
-        )),
-    )  # fmt: skip
+    counted = silent.groupBy(
+        hour(F.col("ts")).alias("w"), "node", "desk", "kind",
+        F.when(is_("refused"), F.lit("refused")).otherwise(F.lit("duplicate")).alias("measure"),
+    ).agg(F.count(F.lit(1)).alias("n"))  # fmt: skip
     return (
-        flat.groupBy(*_KEY)
-        .agg(F.sum("n").cast("bigint").alias("n"), F.min("at").alias("first_at"), F.max("at").alias("last_at"))
-        .select(*PARTIALS)
+        _partials(hours, "hours", mailbox=F.col("mailbox"), **{name: F.col(name) for name in HOURLY})
+        .unionByName(_partials(counted, "books", **{name: F.col(name) for name in ("measure", "kind", "n")}))
+        .unionByName(_deaths(rows, steps))
+    )
+
+
+def _deaths(rows: DataFrame, steps: DataFrame) -> DataFrame:
+    edge = F.col("edge")
+    dead = F.col("plain") & (F.col("last_code") == CODE["died"])
+    plain = rows.where(dead & (F.col("finished_offset") > edge)).select(
+        "node", "desk", cluster(F.col("error")).alias("label"), F.lit(1).alias("died"), F.lit(0).alias("redriven"),
+        F.lit(0).alias("redelivered"), F.col("finished").alias("ts"),
+    )  # fmt: skip
+    revived = F.coalesce(F.col("next_code") == CODE["redriven"], F.lit(False))
+    again = F.coalesce(
+        revived
+        & (F.col("next_end.life") == F.col("life") + 1)
+        & (F.col("next_end.code") == CODE["delivered"])
+        & (F.col("next_end.offset") > edge),
+        F.lit(False),
+    )
+    other = steps.where(is_("died") & F.col("counts")).select(
+        "node", "desk", cluster(F.col("error")).alias("label"),
+        (F.col("offset") > edge).cast("int").alias("died"),
+        (revived & (F.col("next_offset") > edge)).cast("int").alias("redriven"),
+        again.cast("int").alias("redelivered"), "ts",
+    )  # fmt: skip
+    summed = (
+        plain.unionByName(other)
+        .groupBy("node", "desk", "label")
+        .agg(
+            *(F.sum(name).alias(name) for name in ("died", "redriven", "redelivered")),
+            F.min(F.when(F.col("died") > 0, F.col("ts"))).alias("a"),
+            F.max(F.when(F.col("died") > 0, F.col("ts"))).alias("b"),
+        )
+        .where("died + redriven + redelivered > 0")
+    )
+    return _partials(
+        summed.withColumn("w", F.lit(None).cast("bigint")),
+        "deadletters",
+        part=F.lit(DEAD),
+        label=F.col("label"),
+        n=F.col("died"),
+        posted=F.col("redriven"),
+        finished=F.col("redelivered"),
+        first_at=F.timestamp_micros("a"),
+        last_at=F.timestamp_micros("b"),
+    )
+
+
+def levels(rows: DataFrame) -> DataFrame:
+    """How many messages are in each mailbox now."""
+    inside = rows.where((F.col("state") <= FLIGHT) & F.col("posted").isNotNull())
+    counts = inside.groupBy(*BOX).agg(F.count(F.lit(1)).alias("n"), F.lit(None).cast("bigint").alias("w"))
+    return _partials(counts, "levels", part=F.lit(OPEN), mailbox=F.col("mailbox"), n=F.col("n"))
+
+
+def of_connections(links: DataFrame, nodes: DataFrame) -> DataFrame:
+    """What connections add to availability since the batch before, and how far the journal reaches.
+
+    ``nodes`` are (node, edge, reached_before, first_at, reached, …): µs of the highest instant then and now. A
+    connection that stands is online until there; where the clock went back, what was too much is taken off again.
+    """
+    known = links.join(F.broadcast(nodes), on="node", how="inner").where(
+        F.col("last").isNull() | (F.col("last") > F.col("edge"))
+    )
+    begun = F.col("first") > F.col("edge")
+    to = F.greatest("since", F.coalesce("until", "reached"))
+    start = F.when(begun, F.col("since")).otherwise(F.greatest("since", "reached_before"))
+    slices = (
+        known.withColumn("a", F.least(start, to))
+        .withColumn("b", F.greatest(start, to))
+        .withColumn("sign", F.when(to >= start, 1).otherwise(-1))
+    )
+    day = F.col("w")
+    first_day, last_day = (F.floor(F.col(name) / DAY_US) for name in ("a", "b"))
+    online = (
+        slices.withColumn("d", F.explode(F.sequence(first_day, last_day)))
+        .withColumn("w", F.col("d") * DAY_US)
+        .select(
+            *BOX, "w", (F.col("sign") * (F.least("b", day + DAY_US) - F.greatest("a", day))).alias("n"),
+            F.lit(0).alias("posted"), F.lit(0).alias("finished"),
+        )
+    )  # fmt: skip
+    half = F.col("ending").isin("timeout", "replaced", "restart")
+
+    rows = (
+        online.unionByName(
+            known.where(begun).select(
+                *BOX, (F.floor(F.col("since") / DAY_US) * DAY_US).alias("w"), F.lit(0).alias("n"),
+                F.lit(1).alias("posted"), F.lit(0).alias("finished"),
+            )
+        )
+        .unionByName(
+            known.where(half & F.col("last").isNotNull()).select(
+                *BOX, (F.floor(F.col("until") / DAY_US) * DAY_US).alias("w"), F.lit(0).alias("n"),
+                F.lit(0).alias("posted"), F.lit(1).alias("finished"),
+            )
+        )
+        .groupBy("w", *BOX)
+        .agg(*(F.sum(name).alias(name) for name in ("n", "posted", "finished")))
+        .where("n <> 0 OR posted <> 0 OR finished <> 0")
+    )  # fmt: skip
+    covered = nodes.select(
+        "node", F.lit("").alias("desk"), F.lit(None).cast("bigint").alias("w"), "first_at", "reached"
+    )
+    return _partials(
+        rows,
+        "availability",
+        mailbox=F.col("mailbox"),
+        **{name: F.col(name) for name in ("n", "posted", "finished")},
+    ).unionByName(
+        _partials(
+            covered,
+            "covered",
+            part=F.lit(NODES),
+            first_at=F.timestamp_micros("first_at"),
+            last_at=F.timestamp_micros("reached"),
+        )
+    )
+
+
+def _day() -> Column:
+    return F.date_format(F.timestamp_micros("w"), "yyyy-MM-dd")
+
+
+def _partials(frame: DataFrame, table: str, **columns: Column) -> DataFrame:
+    """Rows of the long table from what was summed by window (``w``, µs), node and desk."""
+    values: dict[str, Column] = {
+        "part": _day(),
+        "table": F.lit(table),
+        "window": F.timestamp_micros("w"),
+        "node": F.col("node"),
+        "desk": F.col("desk"),
+        **{name: F.lit("") for name in ("measure", "kind", "mailbox", "label")},
+        "bucket": F.lit(0),
+        **columns,
+    }
+    return frame.select(
+        *(values.get(name, F.lit(None)).cast(TYPES.get(name, "string")).alias(name) for name in PARTIALS)
     )

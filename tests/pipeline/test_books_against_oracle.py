@@ -1,0 +1,112 @@
+"""Every table of a real run on Spark against an independent computation, and against what was planted."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from tests.pipeline import compare
+from tests.pipeline.journals import hostile_nodes, write_journal
+from tests.pipeline.oracle import Oracle
+
+from posthouse.pipeline.generate import fill, generate
+from posthouse.pipeline.job import Job
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Run = tuple[Path, Path, dict[str, Any], Oracle]
+
+
+@pytest.fixture(scope="module")
+def run(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """One run over a journal of several nodes; each node has random numbers of its own."""
+    folder = tmp_path_factory.mktemp("books")
+    journal, lake = folder / "journal", folder / "lake"
+    sheet = generate(journal, events=12_000, seed=2, nodes=6, desks=5, planted=12, segment_events=900)
+    Job(str(lake), lambda: spark).run(str(journal))
+    return journal, lake, sheet, Oracle(journal)
+
+
+@pytest.mark.parametrize("table", compare.TABLES)
+def test_the_table_is_the_oracles(table: str, run: Run) -> None:
+    _, lake, _, oracle = run
+    compare.TABLES[table](compare.read(lake, table), oracle)
+
+
+def test_all_that_was_planted_is_found_and_nothing_else(run: Run) -> None:
+    _, lake, sheet, _ = run
+    compare.answers(compare.read(lake, "anomalies"), sheet)
+
+
+def test_the_books_close_as_planned(run: Run) -> None:
+    _, lake, sheet, _ = run
+    compare.closes(sheet, compare.read(lake, "books"))
+
+
+def test_late_segments_close_the_gaps_and_the_tables_are_the_oracles(spark: SparkSession, tmp_path: Path) -> None:
+    journal, lake = tmp_path / "journal", tmp_path / "lake"
+    generate(journal, events=3_000, seed=21, nodes=2, desks=3, planted=4, segment_events=300)
+    job = Job(str(lake), lambda: spark)
+    job.run(str(journal))
+    assert fill(journal)
+    assert job.run(str(journal)).late
+    check(journal, lake)
+    assert not [row for row in compare.read(lake, "anomalies") if row["kind"] == "journal_gap"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", range(40, 46))
+def test_bigger_journals_in_several_batches_are_the_oracles(seed: int, spark: SparkSession, tmp_path: Path) -> None:
+    journal, lake = tmp_path / "journal", tmp_path / "lake"
+    sheet = generate(journal, events=60_000, seed=seed, nodes=4, desks=1 + seed % 5, planted=20, segment_events=2_500)
+    Job(str(lake), lambda: spark, batch_events=20_000).run(str(journal))
+    check(journal, lake)
+    compare.answers(compare.read(lake, "anomalies"), sheet)
+    compare.closes(sheet, compare.read(lake, "books"))
+
+
+def check(journal: Path, lake: Path) -> None:
+    oracle = Oracle(journal)
+    for name, comparison in compare.TABLES.items():
+        comparison(compare.read(lake, name), oracle)
+
+
+def judge(spark: SparkSession, nodes: list[list[dict[str, Any]]]) -> None:
+    """One run over hostile journals, one a node; of every fifth a segment is missing."""
+    with tempfile.TemporaryDirectory() as folder:
+        journal, lake = Path(folder, "journal"), Path(folder, "lake")
+        write_journal(journal, nodes, lose=5)
+        Job(str(lake), lambda: spark).run(str(journal))
+        check(journal, lake)
+
+
+# Shrinking would take a run on Spark for each step: what fails is named by its node instead.
+UNSHRUNK = settings(
+    deadline=None, database=None, derandomize=True, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+)
+
+
+@pytest.mark.timeout(600)
+def test_hostile_journals_are_the_oracles(spark: SparkSession) -> None:
+    @settings(UNSHRUNK, max_examples=1)
+    @given(hostile_nodes(25, 30))
+    def run(nodes: list[list[dict[str, Any]]]) -> None:
+        judge(spark, nodes)
+
+    run()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3_600)
+def test_many_hostile_journals_are_the_oracles(spark: SparkSession) -> None:
+    @settings(UNSHRUNK, max_examples=12)
+    @given(hostile_nodes(20, 40))
+    def run(nodes: list[list[dict[str, Any]]]) -> None:
+        judge(spark, nodes)
+
+    run()
