@@ -44,6 +44,8 @@ def run(
     session.set("peer.enabled", "true", "posthouse peer run")
     for other in ("relay.enabled", "gateway.enabled", "books.enabled"):
         session.flags.setdefault(other, Given("false", "posthouse peer run"))
+    # Each message of a trade waits for the one before: what counts is how soon a commit is done.
+    session.flags.setdefault("engine.linger_s", Given("0", "posthouse peer run"))
     up.serve(
         session,
         relay_port=None,

@@ -27,7 +27,7 @@ from ..errors import BadFrame, EngineClosed, InvalidInput, StoreError
 from ..libp2p.errors import BadInput, ConnectionLost, DialFailed, Libp2pError, LimitReached
 from ..libp2p.peer_id import PeerId
 from ..mailbox.check import ERROR_CHARS_MAX
-from ..mailbox.command import Lease, Release, Renew, Settle, Verdict
+from ..mailbox.command import Command, Lease, Release, Renew, Settle, Verdict
 from ..mailbox.message import SECOND
 from ..mailbox.outcome import Delivery, Leased
 from . import frame
@@ -83,7 +83,7 @@ class Courier:
         self.held: set[str] = set()
         """Tokens that hold something, or may."""
         self._lines: dict[str, Line] = {}
-        self._closed = False
+        self.closed = False
 
     def start(self) -> None:
         """Begin with what is in the outbox."""
@@ -113,7 +113,7 @@ class Courier:
     def line(self, peer: str) -> Line | None:
         """What serves one peer; None where the name is no peer's, or nothing is sent any more."""
         line = self._lines.get(peer)
-        if line is None and not self._closed:
+        if line is None and not self.closed:
             try:
                 line = self._lines[peer] = Line(self, PeerId.parse(peer))
             except BadInput as error:
@@ -143,7 +143,7 @@ class Courier:
 
     async def close(self) -> None:
         """Take nothing more, let sends finish for a while, give back the rest. Idempotent."""
-        self._closed = True
+        self.closed = True
         lines, self._lines = list(self._lines.values()), {}
         for line in lines:
             line.task.cancel()
@@ -293,6 +293,16 @@ class Line:
             log.error("sending to %s failed", self.name, exc_info=error)
 
     async def _send(self, delivery: Delivery, token: str) -> None:
+        """Send a message and settle it; then the next that waits for this peer, taken in the same commit."""
+        while True:
+            settle = await self._outcome(delivery, token)
+            following = await self._settle(delivery, settle)
+            if following is None:
+                return
+            delivery, token = following
+
+    async def _outcome(self, delivery: Delivery, token: str) -> Settle:
+        """Send a message; how it is to be settled."""
         courier, stats = self._courier, self._courier.stats
         ref, begun_s = delivery.message.ref, self._loop.time()
         reason: str | None = None
@@ -319,25 +329,40 @@ class Line:
                 else:
                     reason = "unconfirmed"
                     stats.unconfirmed += 1
-        error_text = said.encode(errors="replace").decode()[:ERROR_CHARS_MAX] or None
-        settle = Settle(ref, token, verdict, due_at=due_at, reason=reason, error=error_text, holder=self.name)
+        text = said.encode(errors="replace").decode()[:ERROR_CHARS_MAX] or None
+        return Settle(ref, token, verdict, due_at=due_at, reason=reason, error=text, holder=self.name)
+
+    async def _settle(self, delivery: Delivery, settle: Settle) -> tuple[Delivery, str] | None:
+        """Settle a message; what is to be sent next, if anything is."""
+        courier, stats = self._courier, self._courier.stats
+        lease = Lease(OUTBOX_DESK, self.name, next(courier.tokens), self.name)
+        commands: tuple[Command, ...] = (settle, lease) if self.is_there and not courier.closed else (settle,)
+        if len(commands) > 1:
+            courier.held.add(lease.token)
         while True:
             try:
-                await courier.office.do(settle)
+                outcomes = await courier.office.apply(*commands)
                 break
             except EngineClosed:
-                return
+                return None
             except StoreError as error:
                 # If it took effect all the same, the repeat finds no lease and does nothing.
-                log.error("%s is not settled yet: %s", ref.id, error)
+                log.error("%s is not settled yet: %s", settle.ref.id, error)
                 await asyncio.sleep(STORE_PAUSE_S)
-        courier.held.discard(token)
-        if verdict is Verdict.DELIVERED:
+                commands = (settle, Release(OUTBOX_DESK, lease.token))
+        assert settle.token is not None
+        courier.held.discard(settle.token)
+        if settle.verdict is Verdict.DELIVERED:
             stats.acked += 1
             stats.latency_s += max(courier.office.now() - delivery.posted_at, 0) / SECOND
-        elif verdict is Verdict.REJECTED:
+        elif settle.verdict is Verdict.REJECTED:
             stats.rejected += 1
-            log.warning("%s rejected %s: %s", self.name, ref.id, said)
+            log.warning("%s rejected %s: %s", self.name, settle.ref.id, settle.error)
+        taken = outcomes[-1].deliveries if isinstance(outcomes[-1], Leased) else ()
+        if not taken:
+            courier.held.discard(lease.token)
+            return None
+        return taken[0], lease.token
 
     async def _attempt(self, message: Direct, token: str) -> tuple[Verdict, str]:
         """One attempt within its time, under a lease that lasts as long."""

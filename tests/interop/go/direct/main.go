@@ -1,7 +1,7 @@
 // A trader on go-libp2p that a test drives: commands come as lines of JSON, and so does what it has to say.
 //
 // It takes direct messages (a frame behind four bytes of length) and answers them as it is told: yes, no, wrong (an
-// acknowledgement of another message), garbage, reset, or silent.
+// acknowledgement of another message), garbage, reset, silent, or quiet (yes, and nothing is said of it).
 package main
 
 import (
@@ -36,6 +36,9 @@ type command struct {
 	Peer string `json:"peer"`
 	Data string `json:"data"`
 	Mode string `json:"mode"`
+
+	Count int `json:"count"`
+	At    int `json:"at"`
 }
 
 type event map[string]any
@@ -117,8 +120,10 @@ func serve(h host.Host, s network.Stream) {
 		return
 	}
 	how := mode.Load().(string)
-	say(event{"event": "frame", "size": len(body), "id": message["message_id"], "type": message["type"],
-		"number": message["sequence_num"], "mode": how})
+	if how != "quiet" {
+		say(event{"event": "frame", "size": len(body), "id": message["message_id"], "type": message["type"],
+			"number": message["sequence_num"], "mode": how})
+	}
 	id := message["message_id"]
 	switch how {
 	case "reset":
@@ -169,6 +174,8 @@ func obey(ctx context.Context, h host.Host, c command) (event, error) {
 	case "mode":
 		mode.Store(c.Mode)
 		return event{}, nil
+	case "bench":
+		return bench(ctx, h, id, c.Data, c.Count, c.At)
 	case "send":
 		s, err := h.NewStream(ctx, id, protocol)
 		if err != nil {
@@ -182,6 +189,57 @@ func obey(ctx context.Context, h host.Host, c command) (event, error) {
 		return event{"answer": string(body)}, err
 	}
 	return nil, fmt.Errorf("unknown command %q", c.Do)
+}
+
+// bench sends count messages, a stream each, at of them at once, each of those in a trade of its own.
+func bench(ctx context.Context, h host.Host, id peer.ID, run string, count, at int) (event, error) {
+	one := func(trade string, number int) error {
+		s, err := h.NewStream(ctx, id, protocol)
+		if err != nil {
+			return err
+		}
+		defer s.Close()
+		body, _ := json.Marshal(event{"type": "nonce_exchange", "trade_id": trade, "order_id": "",
+			"from_peer": h.ID().String(), "payload": event{"offer_nonce": run, "request_nonce": trade},
+			"timestamp": time.Now().Unix(), "message_id": fmt.Sprintf("%s-%d", trade, number),
+			"sequence_num": number, "requires_ack": true, "swap_timeout": time.Now().Unix() + 86400})
+		if err = writeFrame(s, body); err != nil {
+			return err
+		}
+		answer, err := readFrame(s)
+		if err != nil {
+			return err
+		}
+		var ack struct {
+			Payload struct {
+				Success bool   `json:"success"`
+				Error   string `json:"error"`
+			} `json:"payload"`
+		}
+		if err = json.Unmarshal(answer, &ack); err == nil && !ack.Payload.Success {
+			err = errors.New(ack.Payload.Error)
+		}
+		return err
+	}
+	begun := time.Now()
+	ended := make(chan error, at)
+	for worker := 0; worker < at; worker++ {
+		go func() {
+			for number := 1; number <= count/at; number++ {
+				if err := one(fmt.Sprintf("%s-%d", run, worker), number); err != nil {
+					ended <- err
+					return
+				}
+			}
+			ended <- nil
+		}()
+	}
+	for worker := 0; worker < at; worker++ {
+		if err := <-ended; err != nil {
+			return nil, err
+		}
+	}
+	return event{"seconds": time.Since(begun).Seconds()}, nil
 }
 
 func readFrame(s io.Reader) ([]byte, error) {

@@ -1,0 +1,205 @@
+"""Trade messages a second over direct streams, one stream a message, beside go-libp2p and py-libp2p in the same run.
+
+    ./dev bench peer [--quick] [--folder DIR]
+
+Ours is durable on both sides: a message is on disk before it is sent, and on disk and processed before it is
+acknowledged. The peers on Go and on py-libp2p keep nothing. "one after the other" is one trade, in which each message
+waits for the acknowledgement of the one before; "32 at once" is 32 trades. Sender and receiver are processes of their
+own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+import uvloop  # noqa: E402
+from _run import make_console, print_place, print_target, work_folder  # noqa: E402
+from rich.table import Table  # noqa: E402
+from tests.interop.libp2p.foreign import Foreign, foreign, python_peer  # noqa: E402
+from tests.interop.peer.test_traders import go_trader  # noqa: E402
+
+from posthouse.libp2p.host import Host, Identified  # noqa: E402
+from posthouse.libp2p.key import PrivateKey  # noqa: E402
+from posthouse.libp2p.multiaddr import Multiaddr  # noqa: E402
+from posthouse.peer.node import Peer, open_peer  # noqa: E402
+
+WIDE = 32
+PAYLOAD = {"offer_nonce": "02" * 66, "request_nonce": "03" * 66}
+DIALS = 30
+GO_SHARE_MIN, PY_LEAD_MIN, DIAL_S_MAX = 0.8, 5.0, 0.030
+
+
+class Figure(NamedTuple):
+    """Messages a second, and the CPU of our own process for each (0: not ours)."""
+
+    per_s: float
+    cpu_s: float = 0.0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="./dev bench peer", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="fewer messages")
+    parser.add_argument("--folder", type=Path, help="where to write [default: bench/results]")
+    options = parser.parse_args()
+    console = make_console()
+    with work_folder(options.folder, "peer") as folder:
+        if not print_place(console, folder):
+            return 2
+        few, many = (100, 960) if options.quick else (500, 6_400)
+        with console.status("measuring"):
+            rows, dial_s = uvloop.run(measure(folder, few, many))
+    table = Table(title="Direct messages, a stream each", title_justify="left")
+    for column in ("from → to", "one after the other", f"{WIDE} at once", "our CPU a message"):
+        table.add_column(column, justify="left" if column == "from → to" else "right")
+    for name, (one, wide) in rows.items():
+        cpu = f"{1e3 * wide.cpu_s:.2f} ms" if wide.cpu_s else "–"
+        table.add_row(name, f"{one.per_s:,.0f}/s", f"{wide.per_s:,.0f}/s", cpu)
+    console.print(table)
+    console.print(f"Dial, with all handshakes: {1e3 * dial_s:.1f} ms (median of {DIALS})", highlight=False)
+    share = rows["ours → go"][0].per_s / rows["go → go"][0].per_s
+    print_target(
+        console, share >= GO_SHARE_MIN, f"ours → go is {share:.2f}× go → go, one after the other (≥ {GO_SHARE_MIN}×)"
+    )
+    lead = rows["ours → go"][0].per_s / rows["py-libp2p → py-libp2p"][0].per_s
+    print_target(
+        console, lead >= PY_LEAD_MIN, f"ours → go is {lead:.1f}× py → py, one after the other (≥ {PY_LEAD_MIN:g}×)"
+    )
+    print_target(console, dial_s <= DIAL_S_MAX, f"a dial takes {1e3 * dial_s:.1f} ms (≤ {1e3 * DIAL_S_MAX:g} ms)")
+    return 0
+
+
+async def measure(folder: Path, few: int, many: int) -> tuple[dict[str, tuple[Figure, Figure]], float]:
+    rows: dict[str, tuple[Figure, Figure]] = {}
+    go = go_trader()
+    async with foreign(go) as one, foreign(go) as other:
+        await quiet(one, other)
+        await one.do("dial", addr=other.address)
+        rows["go → go"] = (await theirs(one, other.peer, few, 1), await theirs(one, other.peer, many, WIDE))
+        async with open_peer(folder / "to-go") as peer:
+            await meet(peer, other.address)
+            rows["ours → go"] = (await ours(peer, other.peer, few, 1), await ours(peer, other.peer, many, WIDE))
+        with server(folder / "from-go") as address:
+            await one.do("dial", addr=address)
+            us = Multiaddr.parse(address).peer_id
+            rows["go → ours"] = (await theirs(one, str(us), few, 1), await theirs(one, str(us), many, WIDE))
+        dial_s = await dials(other.address)
+    with server(folder / "receiver") as address:
+        async with open_peer(folder / "sender") as peer:
+            await meet(peer, address)
+            to = str(Multiaddr.parse(address).peer_id)
+            rows["ours → ours"] = (await ours(peer, to, few, 1), await ours(peer, to, many, WIDE))
+    words = python_peer()
+    async with foreign(words) as one, foreign(words) as other:
+        await one.do("dial", addr=other.address)
+        rows["py-libp2p → py-libp2p"] = (
+            await bare(one, other.peer, max(few // 2, 50), 1),
+            await bare(one, other.peer, max(many // 8, 64), WIDE),
+        )
+    return rows, dial_s
+
+
+async def quiet(*traders: Foreign) -> None:
+    for trader in traders:
+        await trader.do("mode", mode="quiet")
+
+
+async def meet(peer: Peer, address: str) -> None:
+    """Connect, and wait until both know what the other speaks: what is measured is messages."""
+    network = peer.network
+    assert isinstance(network, Host)
+    known = asyncio.Event()
+    unwatch = network.watch(lambda event: known.set() if isinstance(event, Identified) else None)
+    await network.dial(Multiaddr.parse(address))
+    await known.wait()
+    unwatch()
+
+
+async def ours(peer: Peer, to: str, count: int, at: int) -> Figure:
+    """So many messages over so many trades; each of the trades is served in order, so one is one after the other."""
+    done = peer.stats.acked + count
+    begun_s, cpu_s = time.perf_counter(), _cpu_s()
+    for first in range(0, count, 320):
+        await asyncio.gather(
+            *(
+                peer.send(to, f"{begun_s}-{number % at}", "nonce_exchange", PAYLOAD)
+                for number in range(first, min(first + 320, count))
+            )
+        )
+    # Counters announce themselves to nobody.
+    while peer.stats.acked < done:  # noqa: ASYNC110
+        await asyncio.sleep(0.002)
+    return Figure(count / (time.perf_counter() - begun_s), (_cpu_s() - cpu_s) / count)
+
+
+def _cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+async def theirs(trader: Foreign, to: str, count: int, at: int) -> Figure:
+    """The same, sent by a trader on Go."""
+    said = await trader.do("bench", peer=to, data=f"run-{time.time_ns()}", count=count, at=at)
+    return Figure(count // at * at / said["seconds"])
+
+
+async def bare(peer: Foreign, to: str, count: int, at: int) -> Figure:
+    """The same between peers on py-libp2p, which exchange frames and keep nothing."""
+    said = await peer.do("bench", peer=to, count=count, at=at, size=500)
+    return Figure(count // at * at / said["seconds"])
+
+
+async def dials(address: str) -> float:
+    """How long it takes to connect, handshakes included."""
+    taken = []
+    for _ in range(DIALS):
+        async with Host(PrivateKey.generate()) as host:
+            begun_s = time.perf_counter()
+            await host.dial(Multiaddr.parse(address))
+            taken.append(time.perf_counter() - begun_s)
+    return statistics.median(taken)
+
+
+@contextlib.contextmanager
+def server(folder: Path) -> Iterator[str]:
+    """`posthouse peer run` that accepts everything; where it is."""
+    folder.mkdir()
+    words = [
+        sys.executable, "-c", "from posthouse.cli import main; main()", "peer", "run", "--json", "--no-metrics",
+        "--handler", "accept", "--listen", "/ip4/127.0.0.1/tcp/0", "--set", "peer.rate_per_s=0",
+        "--set", "log.level=warning",
+    ]  # fmt: skip
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("POSTHOUSE_")}
+    process = subprocess.Popen(words, cwd=folder, env=environ, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        said = ""
+        for line in process.stdout:
+            said += line
+            if line == "}\n":
+                break
+        summary: dict[str, Any] = json.loads(said)
+        yield summary["peer_addresses"][0]
+    finally:
+        process.terminate()
+        process.wait(30)
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
