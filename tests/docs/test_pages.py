@@ -17,11 +17,11 @@ from tests.stateful.histories import POLICIES, history_of
 from tests.stateful.replay import STATES
 
 from posthouse.cli.reference import commands
-from posthouse.config import SETTINGS
 from posthouse.engine.engine import Engine
 from posthouse.mailbox.event import EVENTS, REASONS
 from posthouse.mailbox.message import State
 from posthouse.metrics import Metrics
+from posthouse.settings import SETTINGS
 from posthouse.stores.memory import MemoryStore
 
 PAGES = list(pages())

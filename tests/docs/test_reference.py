@@ -9,7 +9,7 @@ import pytest
 
 from posthouse.cli.reference import commands, pages
 from posthouse.cli.root import COMMANDS
-from posthouse.config import SETTINGS
+from posthouse.settings import SETTINGS
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reference"
 

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import click
 
-from ..config import POLICY_HELP, SETTINGS, Kind
+from ..config import POLICY_HELP
 from ..mailbox.policy import PRESETS, Policy
+from ..settings import SETTINGS, Kind
 from .root import common_options, main
 
 _MADE = "<!-- Made by `python -m posthouse.cli.reference`; a test holds this page to the program. -->\n"

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 from tests.gateway.channels.setups import setup
 
-from posthouse.config import Config, Kind, Setting, load
+from posthouse.config import Config, load
 from posthouse.errors import ConfigError, MissingExtra
 from posthouse.gateway.channel import ENTRY_POINTS
 from posthouse.gateway.channels import catalogue
 from posthouse.gateway.channels.console import Console
 from posthouse.gateway.channels.option import COMMON, Options
 from posthouse.gateway.channels.webhook import Webhook
+from posthouse.settings import Kind, Setting
 
 PLUGIN = """
 class Pigeon:

@@ -15,8 +15,8 @@ import random
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from ...config import Setting
 from ...errors import InvalidInput, StoreError
+from ...settings import Setting
 from ..channel import NotAccepted, Port, Receipt, Setup
 from ..letter import Inbound
 from .option import Options

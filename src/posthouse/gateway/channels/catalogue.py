@@ -13,8 +13,9 @@ import importlib.metadata
 from collections.abc import Mapping
 from typing import cast
 
-from ...config import Config, Setting
+from ...config import Config
 from ...errors import ConfigError, MissingExtra
+from ...settings import Setting
 from ..channel import ENTRY_POINTS, Channel, Factory, Setup
 
 BUILT_IN: Mapping[str, str] = {

@@ -15,7 +15,7 @@ import sys
 import threading
 from typing import IO, Any
 
-from ...config import Kind, Setting
+from ...settings import Kind, Setting
 from ..channel import Offline, Permanent, Sending, Sent, Setup, Unclear
 from ..letter import Inbound
 from .account import Account, Lost

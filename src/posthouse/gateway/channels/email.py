@@ -15,8 +15,8 @@ import time
 
 import aiosmtplib
 
-from ...config import Kind, Setting
 from ...errors import InvalidInput
+from ...settings import Kind, Setting
 from ..channel import Offline, Permanent, Reconciled, Sending, Sent, Setup, Transient, Unclear
 from .account import Account, Backoff, Lost
 from .imap import Imap, ImapError

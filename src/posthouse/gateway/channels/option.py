@@ -11,8 +11,9 @@ import difflib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ...config import Kind, Plain, Setting, checked
+from ...config import checked
 from ...errors import ConfigError
+from ...settings import Kind, Plain, Setting
 from ..channel import Setup
 from ..secret import Scrubber, Secret
 

@@ -15,8 +15,8 @@ import uuid
 from ...agent.client import Agent, Item, relay_url
 from ...agent.contact import Standing
 from ...agent.happening import Connected, Disconnected, Happening
-from ...config import Kind, Setting
 from ...errors import InvalidInput, OutboxFull, PosthouseError, RelayRefused, StoreError
+from ...settings import Kind, Setting
 from ..channel import Offline, Permanent, Reconciled, Sending, Sent, Setup, Transient
 from ..letter import Inbound
 from .account import Account, Lost

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import sys
 
-from ...config import Kind, Setting
+from ...settings import Kind, Setting
 from . import catalogue
 from .option import COMMON, keys_of
 

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import aiohttp
 
-from ...config import Kind, Setting
 from ...errors import InvalidInput
+from ...settings import Kind, Setting
 from ..channel import Offline, Permanent, RateLimited, SendError, Sending, Sent, Setup, Unclear
 from .account import Account, Lost
 from .botapi import call_of, inbound_of

@@ -17,8 +17,8 @@ from collections.abc import Mapping
 import aiohttp
 from aiohttp import web
 
-from ...config import Kind, Setting
 from ...errors import BadSignature, ConfigError, InvalidInput, StoreError
+from ...settings import Kind, Setting
 from .. import strict
 from ..channel import NotAccepted, Permanent, RateLimited, SendError, Sending, Sent, Setup, Transient, Unclear
 from ..listener import Listener, TooLarge, TooSlow, body

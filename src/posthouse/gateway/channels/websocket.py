@@ -28,8 +28,8 @@ from typing import Any
 
 import aiohttp
 
-from ...config import Kind, Setting
 from ...errors import InvalidInput, StoreError
+from ...settings import Kind, Setting
 from .. import strict
 from ..channel import (
     NotAccepted,
