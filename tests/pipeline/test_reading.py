@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
@@ -73,6 +74,23 @@ def test_the_report_of_a_real_run_is_whole(house: Path) -> None:
     text = page(Lake(str(house / "lake")), now=datetime.datetime(2026, 4, 1, tzinfo=datetime.UTC))
     for heading in ("What became of messages", "Findings", "Latency", "Depth", "Availability", "Dead letters"):
         assert f"<h2>{heading}</h2>" in text
+
+
+def test_files_are_laid_out_so_that_little_is_read(house: Path) -> None:
+    """Ids of messages have filters, rows lie by time, and the tables' logs have bounds of numbers and times only."""
+    files = {name: sorted((house / "lake" / name).glob("*/*.parquet")) for name in ("messages", "attempts")}
+    assert all(files.values())
+    for name, paths in files.items():
+        for path in paths:
+            with pq.ParquetFile(path) as file:
+                ids = file.schema_arrow.names.index("message_id")
+                filters = [file.metadata.row_group(n).column(ids) for n in range(file.num_row_groups)]
+                assert all((group.bloom_filter_offset is not None) == (name == "messages") for group in filters), path
+                by = "posted_at" if name == "messages" else "lease_offset"
+                found = file.read(columns=[by]).column(by).drop_null().to_pylist()
+                assert found == sorted(found), path
+    mailbox = next(iter(Lake(str(house / "lake")).rows("messages", Selection(limit=1))))["mailbox"]
+    assert not [path for path in house.glob("lake/*/_delta_log/*.json") if mailbox in path.read_text()]
 
 
 def test_rows_that_were_withdrawn_are_not_read(spark: SparkSession, house: Path) -> None:

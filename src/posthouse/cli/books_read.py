@@ -91,7 +91,10 @@ def show(
     types = books.columns(table)
     chosen = tuple(name.strip() for name in columns.split(",") if name.strip())
     if not chosen and not session.json:
-        chosen = tuple(name for name in VIEWS[table].shown if name in types)
+        view = VIEWS[table]
+        # The day by which files are cut says nothing to people where there is a time.
+        usual = view.shown or tuple(name for name in types if name != "day" or view.time == "day")
+        chosen = tuple(name for name in usual if name in types)
     if chosen == ("all",):
         chosen = ()
     equal = {name: text for name, text in (("desk", desk), ("kind", kind)) if text is not None}

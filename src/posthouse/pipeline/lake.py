@@ -273,7 +273,7 @@ class Lake:
 
         table = self._need(name)
         try:
-            yield from QueryBuilder().register("t", table).execute(sql)
+            yield from QueryBuilder(_READING).register("t", table).execute(sql)
         # The reader has no exception of its own: whatever it is, the file is to blame.
         except Exception as error:
             raise BadFile(f"the table {name} of {self.place} cannot be read: {_first_line(error)}") from error
@@ -308,6 +308,8 @@ class Lake:
 
 
 _HOUR = 3_600_000_000
+_READING = {"datafusion.execution.parquet.pushdown_filters": "true"}
+"""Columns of rows that a condition leaves out are not read."""
 
 
 def _conditions(name: str, view: View, selection: Selection, types: Mapping[str, str]) -> list[str]:
