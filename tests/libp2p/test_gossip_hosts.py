@@ -12,10 +12,12 @@ from tests.libp2p.hosts import HERE, Watched, hosts
 from tests.libp2p.loop import coroutine, until
 
 from posthouse.libp2p.errors import LimitReached
+from posthouse.libp2p.gossip.message import decode
 from posthouse.libp2p.gossip.params import Params
 from posthouse.libp2p.gossip.service import Gossip
 from posthouse.libp2p.key import PrivateKey
 from posthouse.libp2p.settings import Settings
+from posthouse.libp2p.stream import Stream
 
 PARAMS = Params(heartbeat_s=0.1)
 
@@ -76,6 +78,23 @@ async def test_who_subscribes_late_or_comes_late_takes_part() -> None:
         await until(lambda: not two.peers("t"))
         with pytest.raises(StopAsyncIteration):
             await anext(first)
+
+
+@coroutine
+async def test_every_new_stream_begins_with_what_we_are_subscribed_to() -> None:
+    async with gossips(1) as pairs:
+        ((host, gossip),) = pairs
+        gossip.subscribe("t")
+        heard: asyncio.Queue[list[tuple[bool, str]]] = asyncio.Queue()
+
+        async def forgetful(stream: Stream) -> None:
+            heard.put_nowait(decode(await stream.read_frame(1_000), PARAMS).subscriptions)
+            stream.reset()
+
+        async with Watched(PrivateKey.generate(), Settings()) as other:
+            other.handle("/meshsub/1.1.0", forgetful)
+            await other.dial(host.address)
+            assert [await heard.get() for _ in range(2)] == [[(True, "t")]] * 2
 
 
 @coroutine
