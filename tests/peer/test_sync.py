@@ -114,3 +114,21 @@ async def test_peers_that_meet_compare_their_trades(tmp_path: Path) -> None:
         info = alice.host.info(bob.host.peer_id)
         assert info is not None
         assert MARK in info.protocols
+
+
+@coroutine
+async def test_who_asks_for_the_history_again_and_again_is_told_to_wait(tmp_path: Path) -> None:
+    async with node(tmp_path, ALICE) as alice, plain(BOB) as bob:
+        await bob.dial(alice.host.addresses[0])
+        await alice.peer.send(id_of(BOB), "t1", "abort", 1)
+        await until(lambda: alice.sent(State.DELIVERED))
+        question = Direct(
+            "sync_request", "t1", from_peer=id_of(BOB), message_id="q", requires_ack=True,
+            payload={"remote_sequence": 0},
+        )  # fmt: skip
+        answers = [await bob.say(alice.host, question) for _ in range(130)]
+        assert answers[0].payload["next_sequence"] == 1
+        assert frame.acknowledged(answers[-1]).error == "asked too often"
+        # Who has everything may ask as often as he likes.
+        cheap = await bob.say(alice.host, question._replace(payload={"remote_sequence": 1}))
+        assert cheap.type == "sync_response"

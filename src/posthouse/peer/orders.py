@@ -211,6 +211,9 @@ class Orders:
     async def _announce_again(self) -> None:
         while True:
             await asyncio.sleep(AGAIN_S)
+            over = [id for id, value in self._peer.office.store.kept(SHELF) if _kept(value).expires_s <= self._now_s()]
+            if over:
+                await self._peer.office.apply(*(Keep(SHELF, id, None) for id in over))
             for order in self.open():
                 if order.maker == self._peer.id:
                     self._publish(self._message(ANNOUNCE, order.id, order.payload(True)))

@@ -38,6 +38,8 @@ from .stats import Stats
 
 log = logging.getLogger("posthouse.peer")
 
+LARGE_BYTES = 16_384
+"""A message counts as one more towards the rate limit for each of these."""
 GAPS_MAX = 4_096
 """Trades of which it is remembered since when a number is missing."""
 
@@ -123,19 +125,29 @@ class Receiver:
         peer = str(stream.peer)
         try:
             async with asyncio.timeout(self.limits.read_s):
-                message = await self._read(stream, peer)
+                message, size = await self._read(stream, peer)
         except BadFrame as error:
             self._refuse(peer, Direct(""), Refused("malformed", str(error)))
             stream.reset()
             return
-        if not await self._in_turn(peer):
+        if not await self._in_turn(peer, 1 + size // LARGE_BYTES):
             self._refuse(peer, message, Refused("rate_limited", "too many messages"))
             stream.reset()
             return
-        if message.type == frame.SYNC_REQUEST:
-            answer: Direct | None = await self._compare(stream.peer, message)
-        else:
-            answer = await self.take(stream.peer, message)
+        try:
+            if message.type == frame.SYNC_REQUEST:
+                answer: Direct | None = await self._compare(stream.peer, message)
+            else:
+                answer = await self.take(stream.peer, message)
+        except BadFrame as error:
+            self._refuse(peer, message, Refused("malformed", str(error)))
+            stream.reset()
+            return
+        except StoreError as error:
+            # Whether it was recorded may be unknown: the sender tries again, and its id tells.
+            log.warning("a message of %s is not answered: %s", peer, error)
+            stream.reset()
+            return
         if answer is None:
             if message.requires_ack:
                 stream.reset()
@@ -143,7 +155,8 @@ class Receiver:
         async with asyncio.timeout(self.limits.answer_s):
             await stream.write(frame.encode(answer))
 
-    async def _read(self, stream: Stream, peer: str) -> Direct:
+    async def _read(self, stream: Stream, peer: str) -> tuple[Direct, int]:
+        """The message, and how many bytes it took."""
         size = frame.body_bytes(await stream.read_exactly(frame.HEAD_BYTES))
         all_, limits = self._reading, self.limits
         if all_[peer] + size > limits.reading_per_peer_bytes_max or all_[""] + size > limits.reading_bytes_max:
@@ -152,23 +165,23 @@ class Receiver:
         all_[peer] += size
         all_[""] += size
         try:
-            return frame.decode(await stream.read_exactly(size))
+            return frame.decode(await stream.read_exactly(size)), size
         finally:
             all_[peer] -= size
             all_[""] -= size
             if not all_[peer]:
                 del all_[peer]
 
-    async def _in_turn(self, peer: str) -> bool:
+    async def _in_turn(self, peer: str, cost: int) -> bool:
         """Wait for this peer's turn; False if it sends too much."""
         bucket = self._buckets.get(peer)
         if bucket is None:
             if len(self._buckets) >= 4_096:
                 self._buckets.clear()
             bucket = self._buckets[peer] = Bucket(self.session.rules, self._loop.time())
-        wait_s = bucket.wait_s(self._loop.time())
+        wait_s = bucket.wait_s(self._loop.time(), cost)
         if wait_s > self.limits.turn_s:
-            bucket.give_back()
+            bucket.give_back(cost)
             return False
         if wait_s:
             await asyncio.sleep(wait_s)
@@ -375,9 +388,11 @@ class Receiver:
             await self._skip(trade, next_number)
 
     async def _skip(self, trade: str, next_number: int) -> None:
+        before = self.session.last(trade)
         commands = self.session.skip(trade, next_number)
         if commands:
             await self._office.apply(*commands)
+        if self.session.last(trade) > before:
             self._advance(trade)
 
     def _advance(self, trade: str) -> None:

@@ -29,6 +29,8 @@ from . import frame
 from .frame import Direct
 from .signature import canonical, is_signed_by, sign
 
+AHEAD_MAX = 4_096
+
 
 @dataclass(frozen=True, slots=True)
 class Rules:
@@ -44,7 +46,7 @@ class Rules:
     trades_per_peer_max: int = 1_000
     """Trades that one other peer may open with us."""
     rate_per_s: float = 1_000.0
-    """Messages of one peer; 0: as many as come."""
+    """Messages of one peer; 0: as many as come. A large one counts as one for each 16 KiB."""
     burst: int = 2_000
     gap_s: float = 600.0
     """How long a missing number is waited for where the other side cannot say what became of it."""
@@ -90,19 +92,19 @@ class Bucket:
         self._left = float(rules.burst)
         self._at_s = now_s
 
-    def wait_s(self, now_s: float) -> float:
-        """Take one; how long it has to wait for its turn."""
+    def wait_s(self, now_s: float, cost: float = 1.0) -> float:
+        """Take one, or as many as ``cost`` says; how long it has to wait for its turn."""
         rate = self._rules.rate_per_s
         if not rate:
             return 0.0
         self._left = min(float(self._rules.burst), self._left + max(now_s - self._at_s, 0.0) * rate)
         self._at_s = now_s
-        self._left -= 1
+        self._left -= cost
         return max(-self._left / rate, 0.0)
 
-    def give_back(self) -> None:
-        """The one that was taken did not wait for its turn."""
-        self._left += 1
+    def give_back(self, cost: float = 1.0) -> None:
+        """What was taken did not wait for its turn."""
+        self._left += cost
 
 
 class Session:
@@ -116,6 +118,8 @@ class Session:
         self.heard: dict[str, int] = {}
         """The highest number taken from the other side, by trade."""
         self._by_peer: Counter[str] = Counter()
+        self._ahead: dict[str, int] = {}
+        """The same of trades that nobody has opened yet, of which the first numbers will never come."""
         self._unwritten: set[str] = set()
         """Trades that are known here and perhaps not in the store."""
 
@@ -183,7 +187,7 @@ class Session:
 
     def _by_number(self, trade: Trade | None, peer: str, message: Direct, now: Instant) -> Judgement:
         name, number = message.trade_id, message.sequence_num
-        last = self.heard.get(name, 0)
+        last = self.last(name)
         if number and number <= last:
             return Old()
         if number > last + 1:
@@ -203,15 +207,26 @@ class Session:
             commands.append(Keep(HEARD, name, str(number).encode()))
         return Take(tuple(commands))
 
+    def last(self, name: str) -> int:
+        """The highest number of a trade that was taken, or that will never come."""
+        return self.heard.get(name, 0) or self._ahead.get(name, 0)
+
     def took(self, message: Direct) -> None:
         """It is recorded."""
+        self._ahead.pop(message.trade_id, None)
         self._unwritten.discard(message.trade_id)
         if message.sequence_num:
             self.heard[message.trade_id] = max(message.sequence_num, self.heard.get(message.trade_id, 0))
 
     def skip(self, name: str, next_number: int) -> tuple[Command, ...]:
         """The other side says that no number below this one will come any more; what has to be applied for it."""
-        if next_number - 1 <= self.heard.get(name, 0):
+        if next_number - 1 <= self.last(name):
+            return ()
+        if name not in self.trades:
+            # Nothing is written down for whoever only says that he will begin.
+            if len(self._ahead) >= AHEAD_MAX:
+                del self._ahead[next(iter(self._ahead))]
+            self._ahead[name] = next_number - 1
             return ()
         self.heard[name] = next_number - 1
         return (Keep(HEARD, name, str(next_number - 1).encode()),)

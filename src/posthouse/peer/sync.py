@@ -32,7 +32,7 @@ from .courier import Courier
 from .frame import Direct
 from .port import Office
 from .receiver import Receiver
-from .session import Session
+from .session import Bucket, Rules, Session
 from .signature import is_signed_by
 from .stats import Stats
 
@@ -44,6 +44,8 @@ TRADES_MAX = 1_000
 """Trades that are compared when a peer connects."""
 AGAIN_S = 5.0
 """Between two questions about the same trade, while nothing of it has come."""
+LOOKUPS_PER_S, LOOKUPS_BURST = 5.0, 100
+"""Answers for which a trade's history is read, to all peers together."""
 MISSING_MAX = 1_000
 HISTORY_MAX = 10_000
 """Messages of a trade's history that are looked at."""
@@ -75,6 +77,7 @@ class Sync:
         self._asked: dict[str, tuple[float, int]] = {}
         """By trade: when we asked, and how far we were."""
         self._resending: set[str] = set()
+        self._lookups = Bucket(Rules(rate_per_s=LOOKUPS_PER_S, burst=LOOKUPS_BURST), self._loop.time())
         self.receiver: Receiver
         """Set by whoever makes both."""
 
@@ -82,7 +85,7 @@ class Sync:
 
     def ask(self, peer: PeerId, trade: str) -> None:
         """Ask about one trade, unless that was done just now."""
-        now_s, heard = self._loop.time(), self._session.heard.get(trade, 0)
+        now_s, heard = self._loop.time(), self._session.last(trade)
         asked_s, asked_at = self._asked.get(trade, (-AGAIN_S, -1))
         if (now_s - asked_s < AGAIN_S and heard == asked_at) or str(peer) in self.receiver.plain:
             return
@@ -142,6 +145,9 @@ class Sync:
             wrong = "the signature is not the sender's"
         elif (known is None and not session.rules.strangers) or not trade:
             wrong = "unknown trade"
+        elif self._looks_back(trade, request.payload) and self._lookups.wait_s(self._loop.time()):
+            self._lookups.give_back()
+            wrong = "asked too often"
         if wrong:
             self._stats.refused["unmatched"] += 1
             return frame.acknowledge(request, session.me, False, wrong, now_s, str(uuid.uuid4()))
@@ -175,6 +181,11 @@ class Sync:
             "missing": list(range(heard + 1, min(their_last, heard + MISSING_MAX) + 1)),
         }
 
+    def _looks_back(self, trade: str, theirs: Any) -> bool:
+        """Whether the history has to be read to answer this."""
+        taken = _number(theirs, "remote_sequence") if isinstance(theirs, dict) else 0
+        return trade in self._session.trades and taken + 1 < self._numbers(trade)[1]
+
     def _numbers(self, trade: str) -> tuple[int, int]:
         """The last number that we gave, and the first that is not finished."""
         known = self._session.trades.get(trade)
@@ -191,7 +202,7 @@ class Sync:
         if not isinstance(theirs, dict):
             raise BadFrame("a summary is an object")
         following, last = _number(theirs, "next_sequence"), _number(theirs, "local_sequence")
-        before = self._session.heard.get(trade, 0)
+        before = self._session.last(trade)
         if before + 1 < following <= last + 1 and self.receiver.missing(trade):
             self._stats.skipped += following - 1 - before
             await self.receiver.skip(trade, following)

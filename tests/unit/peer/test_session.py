@@ -148,3 +148,20 @@ def test_trades_are_forgotten_when_their_end_is_long_past() -> None:
     peer.know("old", Trade(OTHER, NOW - 10**13, timeout_s=NOW // 10**6 - 10**6))
     peer.know("new", Trade(OTHER, NOW, timeout_s=NOW // 10**6 + 10))
     assert peer.over(NOW, 7 * 86_400) == ["old"]
+
+
+def test_nothing_is_written_down_for_a_trade_that_nobody_has_opened() -> None:
+    peer = session()
+    assert peer.skip("t1", 4) == ()
+    assert peer.heard == {}
+    assert peer.judge(OTHER, message(3), NOW) == Old()
+    take(peer, 4)
+    assert peer.heard == {"t1": 4}
+
+
+def test_a_large_message_counts_for_many() -> None:
+    bucket = Bucket(Rules(rate_per_s=10, burst=10), 0.0)
+    assert bucket.wait_s(0.0, 10) == 0
+    assert bucket.wait_s(0.0, 5) == 0.5
+    bucket.give_back(5)
+    assert bucket.wait_s(0.1) == 0
