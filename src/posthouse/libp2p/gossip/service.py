@@ -32,7 +32,9 @@ MESH_PROTOCOLS = ("/meshsub/1.1.0", "/meshsub/1.0.0")
 FLOOD_PROTOCOL = "/floodsub/1.0.0"
 PROTOCOLS = (*MESH_PROTOCOLS, FLOOD_PROTOCOL)
 RETRIES = 4
-"""How often a stream to a connected peer is opened again after it failed, a second later each time."""
+"""How often a stream to a connected peer may fail in a row; it is opened again a second later each time."""
+STEADY_S = 60.0
+"""A stream that lived so long has not failed in a row."""
 
 
 class Subscription:
@@ -218,11 +220,13 @@ class Gossip:
 
     async def _tell(self, peer: PeerId, outbox: _Outbox) -> None:
         """Keep a stream to a peer open, and send what waits for it."""
-        for retry in range(RETRIES):
+        failures, first = 0, True
+        while failures < RETRIES:
             outbox.again.clear()
+            begun = self._loop.time()
             try:
                 async with await self._host.open_stream(peer, *PROTOCOLS, dial=False) as stream:
-                    if retry:
+                    if not first:
                         self.router.greet(peer)
                         self._send()
                     await self._send_all(outbox, stream)
@@ -230,8 +234,10 @@ class Gossip:
                 log.debug("gossip to %s ended: %s", peer, error)
             self.router.lost(peer)
             self._drop(outbox)
+            first = False
+            failures = 1 if self._loop.time() - begun >= STEADY_S else failures + 1
             try:
-                async with asyncio.timeout(retry + 1):
+                async with asyncio.timeout(failures):
                     await outbox.again.wait()
             except TimeoutError:
                 pass
