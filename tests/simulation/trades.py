@@ -159,6 +159,7 @@ class Story:
             self._check_message(sent)
         for party in self.world.parties:
             self._check_inbox(party)
+        self._check_journals()
         for (receiver, sender, trade), numbers in self.first_runs.items():
             assert numbers == sorted(numbers), f"out of order at {receiver[-4:]} from {sender[-4:]}: {trade} {numbers}"
 
@@ -178,6 +179,23 @@ class Story:
             assert (out.state, out.reason) == (State.DEAD, "deadline"), f"{sent.id} is {out.state}: {out.reason}"
             if come is not None and come.state is State.DELIVERED:
                 self.uncertain.append(sent.id)
+
+    def _check_journals(self) -> None:
+        """What both sides wrote down of the same message agrees, by the journals alone."""
+        ended: defaultdict[tuple[str, str, str], dict[str, tuple[str, str | None]]] = defaultdict(dict)
+        for party in self.world.parties:
+            for _, _, event in party.store.events():
+                if event.event in (DELIVERED, DIED):
+                    outbound = event.desk == "outbox"
+                    pair = (party.id, event.mailbox) if outbound else (event.mailbox, party.id)
+                    ended[*pair, event.message_id][event.desk] = (event.event, event.reason)
+        for (_, _, id), both in ended.items():
+            out, come = both.get("outbox"), both.get("inbox")
+            assert out is not None, f"{id} ended at its receiver, and not at its sender"
+            if out[0] == DELIVERED:
+                assert come == (DELIVERED, None), f"{id}: delivered for its sender, {come} for its receiver"
+            elif out[1] == "rejected":
+                assert come == (DIED, "rejected"), f"{id}: rejected for its sender, {come} for its receiver"
 
     def _check_inbox(self, party: Party) -> None:
         """What was processed was sent, once, and in the order of its numbers."""

@@ -215,3 +215,22 @@ async def test_orders_go_both_ways_by_gossip(gossiper: list[str], tmp_path: Path
         await other.do("publish", topic=TOPIC, data=json.dumps(forged))
         await until(lambda: alice.gossip.router.rejected > before)
         assert order.id in alice.ids()
+
+
+@pytest.mark.slow
+@within(120)
+async def test_a_frozen_peer_is_noticed_and_served_when_it_goes_on(words: list[str], tmp_path: Path) -> None:
+    async with node(tmp_path, ALICE) as alice, foreign(words) as other:
+        await other.do("dial", addr=str(alice.host.addresses[0]))
+        await until(lambda: alice.host.peers)
+        other.signal(signal.SIGSTOP)
+        for number in range(5):
+            await alice.peer.send(other.peer, "t1", "abort", number)
+        await until(lambda: not alice.host.peers, "it is noticed within half a minute")
+        assert not alice.sent(State.DELIVERED)
+        other.signal(signal.SIGCONT)
+        await other.wait("disconnected")
+        await other.do("dial", addr=str(alice.host.addresses[0]))
+        await until(lambda: alice.stats.acked == 5)
+        frames = [e["number"] for e in other.events if e["event"] == "frame"]
+        assert sorted(set(frames)) == [1, 2, 3, 4, 5]
