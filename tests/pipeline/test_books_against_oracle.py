@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from tests.pipeline import compare
-from tests.pipeline.journals import hostile_nodes, write_journal
+from tests.pipeline.journals import hostile_rows, write_journal
 from tests.pipeline.oracle import Oracle
 
 from posthouse.pipeline.generate import fill, generate
@@ -85,28 +85,28 @@ def judge(spark: SparkSession, nodes: list[list[dict[str, Any]]]) -> None:
         check(journal, lake)
 
 
-# Shrinking would take a run on Spark for each step: what fails is named by its node instead.
-UNSHRUNK = settings(
-    deadline=None, database=None, derandomize=True, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
-)
+def hostile(count: int) -> list[list[dict[str, Any]]]:
+    """So many hostile journals for one run; what fails is named by its node, since shrinking would need many runs."""
+    found: list[list[dict[str, Any]]] = []
+
+    @settings(
+        deadline=None, database=None, derandomize=True, phases=[Phase.generate], max_examples=count,
+        suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    @given(hostile_rows())
+    def collect(rows: list[dict[str, Any]]) -> None:
+        found.append(rows)
+
+    collect()
+    return found
 
 
 @pytest.mark.timeout(600)
 def test_hostile_journals_are_the_oracles(spark: SparkSession) -> None:
-    @settings(UNSHRUNK, max_examples=1)
-    @given(hostile_nodes(25, 30))
-    def run(nodes: list[list[dict[str, Any]]]) -> None:
-        judge(spark, nodes)
-
-    run()
+    judge(spark, hostile(150))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3_600)
 def test_many_hostile_journals_are_the_oracles(spark: SparkSession) -> None:
-    @settings(UNSHRUNK, max_examples=12)
-    @given(hostile_nodes(20, 40))
-    def run(nodes: list[list[dict[str, Any]]]) -> None:
-        judge(spark, nodes)
-
-    run()
+    judge(spark, hostile(1_500))

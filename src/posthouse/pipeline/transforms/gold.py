@@ -74,10 +74,11 @@ def books(partials: DataFrame, days: Sequence[dt.date] | None = None) -> DataFra
         .groupBy("window", "desk", "kind", "measure", "label")
         .agg(F.sum("n").alias("n"))
     )
-    orphans = F.when((F.col("measure") == "orphan") & (F.col("n") > 0), F.col("label"))
+    # An id is listed as often as it was orphaned: on several nodes, or by several senders.
+    orphans = F.when((F.col("measure") == "orphan") & (F.col("n") > 0), F.array_repeat("label", F.col("n").cast("int")))
     summed = one.groupBy("window", "desk", "kind").agg(
         *(_of_measure(name) for name in (*OUTCOMES, "refused", "duplicate", "orphan")),
-        F.sort_array(F.collect_list(orphans)).alias("remainder_ids"),
+        F.sort_array(F.flatten(F.collect_list(orphans))).alias("remainder_ids"),
         F.coalesce(F.sum(F.when(F.col("measure").isin(*OUTCOMES), F.col("n"))), F.lit(0))
         .cast("bigint")
         .alias("posted"),
