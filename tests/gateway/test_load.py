@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import random
 import subprocess
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from posthouse.mailbox.policy import INBOUND, PRESETS
 from posthouse.stores.sqlite import SqliteStore
 
 CLIENTS = 50
-THINKS_S = 0.005
+THINKS_S = (0.002, 0.038)
 
 
 async def burst(folder: Path, total: int, sessions: int) -> None:
@@ -88,13 +89,14 @@ def test_ten_thousand_messages_in_one_burst_over_five_hundred_sessions(tmp_path:
 async def waits(engine: Engine, seconds: float) -> list[float]:
     """How long each message of a small tenant waits for its handler, in seconds, at 50 a second."""
     loop = asyncio.get_running_loop()
+    rng = random.Random(1)
     begun: dict[str, float] = {}
     found: list[float] = []
 
     async def handle(work: Work) -> None:
         if work.tenant == "small":
             found.append(loop.time() - begun[work.message.id])
-        await asyncio.sleep(THINKS_S)
+        await asyncio.sleep(rng.uniform(*THINKS_S))
 
     worker = Worker(engine, FunctionHandler(handle), Limits(slots=16, grace_s=1.0))
     worker.start()
