@@ -26,7 +26,7 @@ from ..errors import EngineClosed, PosthouseError, StoreError
 from ..mailbox.check import ERROR_CHARS_MAX
 from ..mailbox.command import Lease, Release, Renew, Settle, Verdict
 from ..mailbox.message import SECOND, State
-from ..mailbox.outcome import Delivery, Leased, Settled
+from ..mailbox.outcome import Delivery, Leased, Outcome, Settled
 from . import frame
 from .port import Office
 from .receiver import Receiver
@@ -126,6 +126,9 @@ class Inbox:
         self._tasks: set[asyncio.Task[None]] = set()
         self._jobs: set[asyncio.Task[None]] = set()
         self._room = asyncio.Event()
+        self._handler: Handler | None = None
+        self._wanted = 0
+        """Leases that others asked for on behalf of the handler, and that are on their way."""
         lease_s = office.store.policies[INBOX_DESK].lease_s
         if lease_s is not None:
             self._tasks.add(asyncio.create_task(self._renew(lease_s / 3), name="peer renewals"))
@@ -188,13 +191,15 @@ class Inbox:
 
     def work(self, handler: Handler) -> None:
         """Have everything that comes processed by a handler, until ``close``."""
+        self._handler = handler
+        self._receiver.worker = self
         self._tasks.add(asyncio.create_task(self._dispatch(handler), name="peer worker"))
 
     async def _dispatch(self, handler: Handler) -> None:
         want = 1
         while True:
             free = self._limits.workers - len(self._jobs)
-            if not free:
+            if free <= 0:
                 self._room.clear()
                 await self._room.wait()
                 continue
@@ -218,17 +223,36 @@ class Inbox:
         """Take up to so many trades' next messages, and begin with them; how many there were."""
         leases = [Lease(INBOX_DESK, None, next(self._tokens), "peer") for _ in range(want)]
         self._held.update(lease.token for lease in leases)
-        taken = 0
-        for lease, outcome in zip(leases, await self._office.apply(*leases), strict=True):
-            deliveries = outcome.deliveries if isinstance(outcome, Leased) else ()
-            if not deliveries:
-                self._held.discard(lease.token)
-            for delivery in deliveries:
-                taken += 1
-                job = asyncio.create_task(self._job(handler, Incoming(self, delivery, lease.token)))
-                self._jobs.add(job)
-                job.add_done_callback(self._over)
-        return taken
+        outcomes = await self._office.apply(*leases)
+        return sum(self._begin(handler, lease, outcome) for lease, outcome in zip(leases, outcomes, strict=True))
+
+    def _begin(self, handler: Handler, lease: Lease, outcome: Outcome) -> int:
+        """Begin with what a lease gave; how many that are."""
+        deliveries = outcome.deliveries if isinstance(outcome, Leased) else ()
+        if not deliveries:
+            self._held.discard(lease.token)
+        for delivery in deliveries:
+            job = asyncio.create_task(self._job(handler, Incoming(self, delivery, lease.token)))
+            self._jobs.add(job)
+            job.add_done_callback(self._over)
+        return len(deliveries)
+
+    def wants(self) -> Lease | None:
+        """See ``receiver.Worker``."""
+        if self._handler is None or len(self._jobs) + self._wanted >= self._limits.workers:
+            return None
+        self._wanted += 1
+        lease = Lease(INBOX_DESK, None, next(self._tokens), "peer")
+        self._held.add(lease.token)
+        return lease
+
+    def gets(self, lease: Lease, outcome: Outcome | None) -> None:
+        """See ``receiver.Worker``."""
+        self._wanted -= 1
+        if outcome is None or self._handler is None:
+            self._give_back(lease.token)
+        else:
+            self._begin(self._handler, lease, outcome)
 
     def _over(self, job: asyncio.Task[None]) -> None:
         self._jobs.discard(job)
@@ -276,6 +300,7 @@ class Inbox:
 
     async def close(self) -> None:
         """Take nothing more, let handlers finish for a while, give back what is not settled. Idempotent."""
+        self._handler = None
         tasks, self._tasks = self._tasks, set()
         for task in tasks:
             task.cancel()

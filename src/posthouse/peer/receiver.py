@@ -20,13 +20,13 @@ import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from ..control.peer import INBOX_DESK
 from ..errors import BadFrame, StoreError
 from ..libp2p.errors import LimitReached
 from ..libp2p.peer_id import PeerId
-from ..mailbox.command import Note, Post, Together
+from ..mailbox.command import Lease, Note, Post, Together
 from ..mailbox.event import REFUSED
 from ..mailbox.message import FINISHED, Message, Ref, State
 from ..mailbox.outcome import Done, Duplicate, Outcome, Posted
@@ -76,6 +76,16 @@ Comparer = Callable[[PeerId, Direct], Coroutine[Any, Any, Direct | None]]
 """Answers such a question."""
 
 
+class Worker(Protocol):
+    """Who processes messages."""
+
+    def wants(self) -> Lease | None:
+        """A lease for one more, if there is time for one."""
+
+    def gets(self, lease: Lease, outcome: Outcome | None) -> None:
+        """What the lease gave; None: nobody knows."""
+
+
 class _Turn:
     """Whose turn it is in a trade."""
 
@@ -115,6 +125,8 @@ class Receiver:
         self._reading: Counter[str] = Counter()
         self._buckets: dict[str, Bucket] = {}
         self._noted: dict[str, float] = {}
+        self.worker: Worker | None = None
+        """Who processes what comes, if that is done here."""
         self.plain: set[str] = set()
         """Connected peers that cannot say what became of a missing number."""
 
@@ -239,7 +251,7 @@ class Receiver:
             assert isinstance(judged, Take)
         post = Post(self._inbound(peer, message))
         if isinstance(judged, Take) and known is None:
-            outcome = await self._office.do(Together((post, *judged.commands)))
+            outcome = await self._post(Together((post, *judged.commands)))
             if isinstance(outcome, Done):
                 outcome = outcome.outcomes[0]
             if isinstance(outcome, Posted):
@@ -253,6 +265,19 @@ class Receiver:
                 self.session.took(message)
                 self._advance(message.trade_id)
         return self._became(peer, message, outcome)
+
+    async def _post(self, post: Together) -> Outcome:
+        """Record a message; where somebody has time for one, what is next is taken for him in the same commit."""
+        lease = None if self.worker is None else self.worker.wants()
+        if lease is None or self.worker is None:
+            return await self._office.do(post)
+        try:
+            outcome, leased = await self._office.apply(post, lease)
+        except BaseException:
+            self.worker.gets(lease, None)
+            raise
+        self.worker.gets(lease, leased)
+        return outcome
 
     def _known(self, ref: Ref) -> tuple[str, int | None] | None:
         """Trade and number of the message that had this id, if one had; the number is forgotten before the rest."""
