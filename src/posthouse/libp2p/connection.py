@@ -25,6 +25,7 @@ from .upgrade import Upgrade
 from .yamux import Flow
 
 _FEW_STREAMS = 4
+_JOINED_BYTES_MAX = 16_384
 
 
 class Owner(Protocol):
@@ -119,8 +120,13 @@ class Connection(asyncio.Protocol):
             if self._upgrade is not None:
                 self._rise(data)
             else:
-                for plain in self._channel.open(data):
-                    self._receive(plain)
+                opened = self._channel.open(data)
+                if len(opened) > 1 and len(data) <= _JOINED_BYTES_MAX:
+                    # Many small frames are cheaper to take as one.
+                    self._receive(b"".join(opened))
+                else:
+                    for plain in opened:
+                        self._receive(plain)
         except Libp2pError as error:
             self._end(error)
 
