@@ -1,4 +1,4 @@
-"""Direct messages with traders on go-libp2p and js-libp2p that know nothing else, and orders by gossip with such peers.
+"""Direct messages with traders on go-libp2p, js-libp2p and py-libp2p, and orders by gossip with such peers.
 
 The traders are built in the test run, with the packages of the libp2p tests.
 """
@@ -24,6 +24,7 @@ from tests.interop.libp2p.foreign import (
     kept,
     node_file,
     node_peer,
+    python_peer,
     run,
 )
 from tests.libp2p.loop import until, within
@@ -63,6 +64,11 @@ def node_trader() -> list[str]:
     return [node_file("bin/node"), str(kept("node-trader", sources, build) / NODE_TRADER.name)]
 
 
+def python_trader() -> list[str]:
+    # The words that start the peer on py-libp2p, with another program at their end.
+    return [*python_peer()[:-1], str(HERE / "trader.py")]
+
+
 SLOW = [pytest.mark.slow, pytest.mark.timeout(1_500)]
 
 
@@ -70,6 +76,7 @@ SLOW = [pytest.mark.slow, pytest.mark.timeout(1_500)]
     params=[
         pytest.param(node_trader, id="js", marks=pytest.mark.timeout(600)),
         pytest.param(go_trader, id="go", marks=SLOW),
+        pytest.param(python_trader, id="py", marks=SLOW),
     ]
 )
 def words(request: pytest.FixtureRequest) -> list[str]:
