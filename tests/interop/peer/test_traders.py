@@ -236,8 +236,7 @@ async def test_a_frozen_peer_is_noticed_and_served_when_it_goes_on(words: list[s
         await until(lambda: not alice.host.peers, "it is noticed within half a minute")
         assert not alice.sent(State.DELIVERED)
         other.signal(signal.SIGCONT)
-        await other.wait("disconnected")
-        await other.do("dial", addr=str(alice.host.addresses[0]))
+        await alice.host.dial(Multiaddr.parse(other.address))
         await until(lambda: alice.stats.acked == 5)
         frames = [e["number"] for e in other.events if e["event"] == "frame"]
         assert sorted(set(frames)) == [1, 2, 3, 4, 5]
