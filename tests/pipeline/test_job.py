@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(600)
 
 KEY = ("node", "desk", "mailbox", "sender", "message_id")
-PARTIALS = "part string, n bigint"
 
 
 class Killed(BaseException):
@@ -66,15 +65,15 @@ def advance(
     messages = rows.select(part.alias("part"), *rows.columns)
     names = [name for name in messages.columns if name != "part"]
     attempts = about.where("event = 'leased'").select(
-        F.lit(OPEN).alias("part"), *KEY, F.col("offset").alias("lease_offset")
+        F.lit(OPEN).alias("part"), *KEY, F.lit(1).alias("generation"), F.col("offset").alias("lease_offset")
     )
     if before is not None:
         assert set(names) <= set(before.columns)
     ddl = "part string, kind string, node string, desk string, mailbox string, sender string, message_id string,"
     anomalies = events.sparkSession.createDataFrame([], ddl + " offsets array<bigint>, detail string")
-    sums = messages.groupBy("part").agg(F.count("*").cast("bigint").alias("n"))
+    sums = messages.groupBy("part", "node").agg(F.count("*").cast("bigint").alias("n"))
     if before is not None:
-        minus = before.groupBy("part").agg((-F.count("*")).cast("bigint").alias("n"))
+        minus = before.groupBy("part", "node").agg((-F.count("*")).cast("bigint").alias("n"))
         sums = sums.unionByName(minus)
     still = about.join(messages.where(F.col("part") == OPEN).select(*KEY), on=list(KEY), how="left_semi")
     return SimpleNamespace(

@@ -31,6 +31,7 @@ STATISTICS = {
     "attempts": ("started_at", "lease_offset"),
 }
 """Columns whose bounds Delta writes into a table's log for each file. No names: the log outlives what is forgotten."""
+LISTING_TASKS = 32
 BLOOM = {
     "parquet.bloom.filter.enabled#message_id": "true",
     "parquet.bloom.filter.adaptive.enabled": "true",
@@ -138,4 +139,6 @@ class Tables:
     def vacuum(self, name: str, retain_h: float) -> None:
         """Remove files that no version of the last hours needs."""
         self._spark().conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+        # It lists a table in so many tasks, usually ten thousand, however few files there are.
+        self._spark().conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", LISTING_TASKS)
         self._spark().sql(f"VACUUM {self.named(name)} RETAIN {retain_h:g} HOURS").collect()
