@@ -107,8 +107,8 @@ def _program(words: list[str]) -> Handler:
 
 async def _write(process: asyncio.subprocess.Process, data: bytes) -> None:
     assert process.stdin is not None
-    # It need not read what it is given.
-    with contextlib.suppress(ConnectionError):
+    # It need not read what it is given; the loop says in two ways that it has ended before.
+    with contextlib.suppress(ConnectionError, RuntimeError):
         process.stdin.write(data)
         await process.stdin.drain()
     process.stdin.close()
