@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.pipeline.daemon import Daemon
+from tests.unit.cli.house import PROGRAM
 
-from posthouse.pipeline import generate, java, session
+from posthouse.pipeline import generate, java
+from posthouse.pipeline.job import Job
 from posthouse.pipeline.lake import Lake
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 COMPARED = ("events", "messages", "attempts", "anomalies", "books", "latency", "deadletters")
 
@@ -48,43 +51,6 @@ def test_spark_with_delta_runs_on_this_java(tmp_path: Path, source: str) -> None
 # ── Clusters ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def spark_class(*words: str, environment: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
-    import pyspark
-
-    home = Path(pyspark.__path__[0])
-    found = java.find(os.environ, Path(sys.prefix, "share", "posthouse"))
-    settings = {**os.environ, "SPARK_HOME": str(home), "JAVA_HOME": str(found.home), "SPARK_LOCAL_IP": "127.0.0.1"}
-    settings |= {"PYSPARK_PYTHON": sys.executable, **(environment or {})}
-    return subprocess.Popen(
-        [str(home / "bin" / "spark-class"), *words],
-        env=settings,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
-    end = time.monotonic() + 120
-    while time.monotonic() < end:
-        assert process.poll() is None, "the server ended"
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-            return
-        time.sleep(0.5)
-    raise AssertionError("the server does not listen")
-
-
-def stop(process: subprocess.Popen[bytes]) -> None:
-    process.kill()
-    process.wait()
-
-
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("made") / "j"
@@ -92,19 +58,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def books_run(journal: Path, lake: Path, *words: str) -> subprocess.Popen[bytes]:
-    program = str(Path(sys.executable).with_name("posthouse"))
-    return subprocess.Popen(
-        [program, "books", "run", "--journal", str(journal), "--lake", str(lake), *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-
-
-def ended(process: subprocess.Popen[bytes]) -> None:
-    """The planted faults are found: 4."""
-    out, err = process.communicate(timeout=1_500)
-    assert process.returncode == 4, (out + err).decode()[-2_000:]
+def books_run(journal: Path, lake: Path, *words: str) -> None:
+    """A run on the command line. The planted faults are found: 4."""
+    program = [*PROGRAM, "books", "run", "--journal", str(journal), "--lake", str(lake), *words]
+    done = subprocess.run(program, capture_output=True, text=True, check=False)
+    assert done.returncode == 4, (done.stdout + done.stderr)[-2_000:]
 
 
 def rows(lake: Path) -> dict[str, list[Any]]:
@@ -116,71 +74,79 @@ def rows(lake: Path) -> dict[str, list[Any]]:
 
 
 @pytest.fixture(scope="module")
-def wanted(made: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
+def wanted(spark: SparkSession, made: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
     lake = tmp_path_factory.mktemp("local") / "lake"
-    ended(books_run(made, lake, "--master", "local[2]", "--conf", "spark.sql.shuffle.partitions=2"))
+    Job(str(lake), lambda: spark).run(str(made))
     return rows(lake)
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
-    port = free_port()
-    url = f"spark://127.0.0.1:{port}"
-    master = spark_class(
-        "org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0"
-    )
-    workers = []
+def cluster(tmp_path: Path) -> Iterator[tuple[str, list[Daemon]]]:
+    master = Daemon("org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
+    workers: list[Daemon] = []
     try:
-        wait_for(port, master)
-        workers = [
-            spark_class(
+        url = master.said.wait_for(r"Starting Spark master at (spark://\S+)")[1]
+        workers += [
+            Daemon(
                 "org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.1", "--webui-port", "0",
                 "--work-dir", str(tmp_path / "work"), "-c", "1", "-m", "2g", url,
             )
             for _ in range(2)
         ]  # fmt: skip
+        for worker in workers:
+            worker.said.wait_for("Successfully registered with master")
         yield url, workers
     finally:
-        for process in (*workers, master):
-            stop(process)
+        for daemon in (*workers, master):
+            daemon.kill()
+
+
+ON_CLUSTER = """\
+import os, sys
+from posthouse.pipeline import session
+from posthouse.pipeline.job import Job
+url, journal, lake = sys.argv[1:]
+conf = {"spark.executor.memory": "1g", "spark.driver.host": "127.0.0.1", "spark.sql.shuffle.partitions": "2"}
+def stage(reached):
+    # Whoever reads this does something about it before the job goes on.
+    print(reached, flush=True)
+    sys.stdin.readline()
+settings = session.Settings(master=url, conf=conf, environment=dict(os.environ))
+with session.start(settings) as spark:
+    Job(lake, lambda: spark, stage=stage).run(journal)
+"""
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3_000)
+@pytest.mark.timeout(900)
 def test_a_cluster_gives_the_same_tables_though_a_worker_is_killed(
-    made: Path, wanted: dict[str, list[Any]], tmp_path: Path, cluster: tuple[str, list[subprocess.Popen[bytes]]]
+    made: Path, wanted: dict[str, list[Any]], tmp_path: Path, cluster: tuple[str, list[Daemon]]
 ) -> None:
+    """One worker goes between two stages with what it had computed for the later ones."""
     url, workers = cluster
     lake = tmp_path / "lake"
-    words = ("spark.executor.memory=1g", "spark.driver.host=127.0.0.1", "spark.sql.shuffle.partitions=2")
-    run = books_run(made, lake, "--master", url, *(word for text in words for word in ("--conf", text)))
-    while run.poll() is None and not list((lake / "events" / "_delta_log").glob("*.json")):
-        time.sleep(0.2)
-    stop(workers[0])
-    ended(run)
+    run = subprocess.Popen(
+        [sys.executable, "-c", ON_CLUSTER, url, str(made), str(lake)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert run.stdin is not None
+    assert run.stdout is not None
+    for line in run.stdout:
+        if line.strip() == "events":
+            workers[0].kill()
+        run.stdin.write("\n")
+        run.stdin.flush()
+    assert run.wait() == 0
+    assert workers[0].process.poll() is not None
     assert rows(lake) == wanted
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3_000)
-def test_spark_connect_gives_the_same_tables(made: Path, wanted: dict[str, list[Any]], tmp_path: Path) -> None:
-    port = free_port()
-    conf = {
-        **session.defaults(session.Settings(master="local[2]", memory_mb=2_048)),
-        "spark.connect.grpc.binding.port": str(port),
-        "spark.sql.shuffle.partitions": "2",
-    }
-    words = [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
-    server = spark_class(
-        "org.apache.spark.deploy.SparkSubmit",
-        "--class",
-        "org.apache.spark.sql.connect.service.SparkConnectServer",
-        *words,
-        "spark-internal",
-    )
-    try:
-        wait_for(port, server)
-        ended(books_run(made, tmp_path / "lake", "--remote", f"sc://127.0.0.1:{port}"))
-        assert rows(tmp_path / "lake") == wanted
-    finally:
-        stop(server)
+@pytest.mark.timeout(900)
+def test_spark_connect_gives_the_same_tables(
+    made: Path, wanted: dict[str, list[Any]], tmp_path: Path, connect: str
+) -> None:
+    books_run(made, tmp_path / "lake", "--remote", connect)
+    assert rows(tmp_path / "lake") == wanted
