@@ -30,7 +30,7 @@ from .tables import FILES, GOLD, SILVER, STATE_TABLES, Tables
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-BATCH_EVENTS = 25_000_000
+BATCH_EVENTS = 64_000_000
 """Events of one batch, unless a segment alone has more."""
 PARTITION_EVENTS = 1_000_000
 """Events of a batch that are worked off at one time."""
@@ -433,9 +433,10 @@ class Job:
             return
         if not found.revived:
             return
-        ddl = ", ".join(f"{column} string" for column in KEY)
-        keys = self.spark.createDataFrame([tuple(row[column] for column in KEY) for row in found.revived], ddl)
-        on = list(KEY)
+        # Earlier generations stay as they are.
+        on = [*KEY, "generation"]
+        ddl = ", ".join(f"{column} string" for column in KEY) + ", generation int"
+        keys = self.spark.createDataFrame([tuple(row[column] for column in on) for row in found.revived], ddl)
         if name == "anomalies":
             on = [*KEY, "kind"]
             keys = rows.join(keys, on=list(KEY), how="left_semi").select(*on).distinct()

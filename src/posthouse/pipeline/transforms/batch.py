@@ -19,6 +19,10 @@ _POLICIES = "struct<policies:map<string,struct<quiet_s:double,quiet_max_s:double
 _CONTEXT = ("node", "offset", "at", "event", "desk", "mailbox", "lane", "holder", "reason", "detail")
 
 
+BROADCAST_MAX = 2_000_000
+"""Messages whose keys are held in memory at one time."""
+
+
 class Batch(NamedTuple):
     """What a batch of events comes to; see the package's text for what replaces and what is appended."""
 
@@ -63,7 +67,8 @@ def advance(
         made = _with_memo(made, memo)
     # What is not plain is gone through step by step; what is unfinished is carried on.
     wanted = made.where("NOT plain OR state <> 3").select("key", "message_id", "plain")
-    some = keep(going.join(F.broadcast(wanted), on=["key", "message_id"], how="inner"))
+    near = F.broadcast(wanted) if wanted.count() <= BROADCAST_MAX else wanted
+    some = keep(going.join(near, on=["key", "message_id"], how="inner"))
     odd = some.where("NOT plain").drop("plain")
     odd = odd.withColumn("base", F.lit(0)) if memo is None else _based(odd, memo)
     steps = keep(step.steps(odd))
@@ -74,9 +79,11 @@ def advance(
     marks = _marks(events, carried)
     entries = keep(lane.entries(rows, steps, marks))
     links, stops = connections(context), pauses(context)
-    asked = wait.stretches(rows, steps, entries).join(
-        F.broadcast(lane.quiet_until(rows, _quiet(context))), on=list(MESSAGE), how="left"
-    )
+    asked, quiet = wait.stretches(rows, steps, entries), _quiet(context)
+    if quiet.isEmpty():
+        asked = asked.withColumn("quiet_until", F.lit(None).cast("bigint"))
+    else:
+        asked = asked.join(lane.quiet_until(rows, quiet), on=list(MESSAGE), how="left")
     if memo is not None:
         asked = _remembered(asked, memo)
     opened = openings(context, None if carried is None else carried.where(F.col("role") == "opening"))
@@ -326,11 +333,16 @@ def _latest_of(before: DataFrame) -> DataFrame:
 def _amended(before: DataFrame, late: DataFrame) -> DataFrame:
     """Finished rows of which more was told; their outcome stays."""
     more = late.groupBy("key", "message_id").agg(
-        F.max("offset").alias("more_offset"), F.sum(is_("duplicate").cast("int")).alias("more")
+        F.max("offset").alias("more_offset"),
+        F.sum(is_("duplicate").cast("int")).alias("more"),
+        F.min(F.when(is_("leased"), F.struct("offset", "ts"))).alias("lease"),
+        F.min(F.when(is_("received"), F.struct("offset", "ts"))).alias("got"),
     )
     columns: dict[str, Column] = {
         "duplicates": (F.col("duplicates") + F.col("more")).cast("int"),
         "last_offset": F.greatest("last_offset", "more_offset"),
+        "first_leased_at": F.coalesce("first_leased_at", F.timestamp_micros("lease.ts")),
+        "received_at": F.coalesce("received_at", F.timestamp_micros("got.ts")),
     }
     names = [name for name in silver.COLUMNS if name in before.columns]
     return before.join(more, on=["key", "message_id"], how="inner").select(
