@@ -76,9 +76,14 @@ def refusals(told: DataFrame, rows: DataFrame) -> DataFrame:
     """Rows of messages that were refused and never posted. ``told`` holds all events of those that were refused."""
     first = F.struct("offset", "ts", "lane", "kind", "size_bytes", "reason", "error", "cause_id")
     only = (
-        told.where(is_("refused"))
-        .groupBy("key", *KEY)
-        .agg(F.min(first).alias("f"), F.max("offset").alias("last_offset"))
+        told.groupBy("key", *KEY)
+        .agg(
+            F.min(F.when(is_("refused"), first)).alias("f"),
+            F.min("offset").alias("first_offset"),
+            F.max("offset").alias("last_offset"),
+            F.sum(is_("duplicate").cast("int")).cast("int").alias("duplicates"),
+        )
+        .where(F.col("f").isNotNull())
         .join(rows.select("key", "message_id"), on=["key", "message_id"], how="left_anti")
     )
     values = {
@@ -90,12 +95,11 @@ def refusals(told: DataFrame, rows: DataFrame) -> DataFrame:
         "finished_at": F.timestamp_micros("f.ts"),
         "finished_offset": F.col("f.offset"),
         "outcome": F.lit("refused"),
-        **{name: F.lit(0) for name in ("attempts", "lives", "duplicates")},
+        **{name: F.lit(0) for name in ("attempts", "lives")},
         **{name: F.lit(False) for name in ("live", "orphan")},
-        "first_offset": F.col("f.offset"),
     }
     types = {column.name: column.type for column in MESSAGES.columns}
-    own = ("key", *KEY, "last_offset")
+    own = ("key", *KEY, "first_offset", "last_offset", "duplicates")
     return only.select(
         *(
             F.col(name) if name in own else values.get(name, F.lit(None)).cast(types[name]).alias(name)
