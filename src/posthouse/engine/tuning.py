@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import sys
 
-SWITCH_S = 0.0005
+SWITCH_S = 0.0002
 """The writer gives up the interpreter at every statement; a busy event loop returns it after this long."""
 YOUNG_OBJECTS = 20_000
 """New objects before the collector looks at them. A command makes a dozen, none of them in a cycle."""
