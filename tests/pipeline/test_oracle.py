@@ -26,12 +26,9 @@ def test_the_books_of_hostile_journals_close_and_waits_add_up(nodes: list[list[d
     assert oracle.rows(f"select * from books where {outside}") == []
     spent = " + ".join(f"wait_{name}" for name in WAITS)
     using = ", ".join(KEY)
-    assert (
-        oracle.rows(
-            f"select * from waits join messages using ({using}) where {spent} <> greatest(finished_at - posted_at, 0)"
-        )
-        == []
-    )
+    # Where something is told of a message before its post, there may be no time between its post and its end.
+    wrong = f"first_offset = posted_offset and {spent} <> greatest(finished_at - posted_at, 0)"
+    assert oracle.rows(f"select * from waits join messages using ({using}) where {wrong}") == []
     kept = oracle.rows("select count(*) as n from messages where not orphan and outcome <> 'refused'")
     posts = oracle.rows("select count(*) as n from events where event = 'posted'")
     assert kept == posts
