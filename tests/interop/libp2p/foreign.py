@@ -90,7 +90,8 @@ def node_peer() -> list[str]:
         for path in sources:
             shutil.copy(path, draft)
         node, npm = node_file("bin/node"), node_file("lib/node_modules/npm/bin/npm-cli.js")
-        run([node, npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"], draft)
+        # The machine may trust more authorities than Node brings with it.
+        run([node, "--use-system-ca", npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"], draft)
 
     return [node_file("bin/node"), str(kept("node", sources, build) / "peer.mjs")]
 
