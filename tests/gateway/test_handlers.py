@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from posthouse.callee import load, words_of
 from posthouse.errors import ConfigError
 from posthouse.gateway.answer import Away, Handler, Reject, RetryLater, Work, replies_from_json
-from posthouse.gateway.handlers.command import CommandHandler, words_of
-from posthouse.gateway.handlers.function import FunctionHandler, load
+from posthouse.gateway.handlers.command import CommandHandler
+from posthouse.gateway.handlers.function import FunctionHandler
 from posthouse.gateway.handlers.http import HttpHandler, retry_after_s
 from posthouse.gateway.letter import Inbound, Media, Part, Reply
 from posthouse.gateway.signature import Key, verified
@@ -227,10 +228,10 @@ def test_a_command_that_is_not_there_costs_no_attempt() -> None:
 
 
 def test_a_command_line_is_parted_as_a_shell_does() -> None:
-    assert words_of("a 'b c' --d=\"e f\"") == ["a", "b c", "--d=e f"]
+    assert words_of("gateway.handler", "a 'b c' --d=\"e f\"") == ["a", "b c", "--d=e f"]
     for wrong in ("", "a 'b"):
         with pytest.raises(ConfigError):
-            words_of(wrong)
+            words_of("gateway.handler", wrong)
 
 
 # Functions
@@ -256,10 +257,10 @@ def test_a_plain_function_runs_in_a_thread_and_may_tell_progress() -> None:
 
 
 def test_a_function_is_found_by_its_place() -> None:
-    assert load("posthouse.gateway.handlers.function:echo").__name__ == "echo"
+    assert load("gateway.handler", "posthouse.gateway.handlers.function:echo").__name__ == "echo"
     for wrong, text in (("no.such.module:f", "cannot import"), ("json:nothing", "has no function")):
         with pytest.raises(ConfigError, match=text):
-            load(wrong)
+            load("gateway.handler", wrong)
 
 
 def test_a_hostile_answer_is_rejected_and_never_crashes() -> None:

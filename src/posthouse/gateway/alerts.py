@@ -18,6 +18,7 @@ from collections.abc import Sequence
 import aiohttp
 import orjson
 
+from .. import callee
 from ..engine.engine import Engine
 from ..errors import ConfigError, InvalidInput
 from ..mailbox import event as ev
@@ -26,7 +27,6 @@ from ..mailbox.event import Event
 from ..mailbox.message import SECOND, Instant, State
 from ..mailbox.store import MessageView
 from .channel import Permanent, Port, RateLimited, Sending, Sent, Transient, Unclear
-from .handlers.command import words_of
 from .handlers.http import retry_after_s
 from .letter import INBOUND_DESK, OUTBOUND_DESK, Json, Outbound, Part, outbound_mailbox
 from .signature import Key, signed
@@ -181,7 +181,9 @@ class AlertChannel:
     def __init__(self, target: str, keys: Sequence[Key] = ()) -> None:
         """``target``: a URL, or ``command:`` and a command line."""
         self._keys = tuple(keys)
-        self._words = words_of(target.removeprefix("command:")) if target.startswith("command:") else None
+        self._words = (
+            callee.words_of("gateway.alert", target.removeprefix("command:")) if target.startswith("command:") else None
+        )
         self._url = target
         self._client: aiohttp.ClientSession | None = None
 
@@ -229,23 +231,16 @@ class AlertChannel:
 
     async def _run(self, words: list[str], body: bytes) -> Sent:
         try:
-            process = await asyncio.create_subprocess_exec(
-                *words,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.DEVNULL,
-                stderr=asyncio.subprocess.DEVNULL,
-                start_new_session=True,
-            )
+            process = await callee.start(words)
         except OSError as error:
             raise Transient(f"cannot be started: {error.strerror or error}") from error
         try:
-            await process.communicate(body + b"\n")
+            _, said = await asyncio.gather(callee.write(process, body + b"\n"), callee.tail(process))
+            status = await process.wait()
         finally:
-            if process.returncode is None:
-                process.kill()
-                await asyncio.shield(process.wait())
-        if process.returncode != 0:
-            raise Transient(f"ended with {process.returncode}")
+            await callee.end(process)
+        if status != 0:
+            raise Transient(f"ended with {status}: {said}".rstrip(": "))
         return Sent()
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from .. import callee
 from ..config import Config
 from ..engine.engine import Engine
 from ..errors import ConfigError
@@ -17,8 +18,8 @@ from .answer import Handler
 from .api.results import result_channel
 from .channels import catalogue
 from .courier import SendLimits
-from .handlers.command import CommandHandler, words_of
-from .handlers.function import FunctionHandler, echo, load
+from .handlers.command import CommandHandler
+from .handlers.function import FunctionHandler, echo
 from .handlers.http import HttpHandler
 from .service import Gateway, Parts
 from .signature import Key
@@ -55,8 +56,8 @@ def handler_of(text: str, folder: Path, key: str | None = None, threads: int = 3
     if kind in ("http", "https"):
         return HttpHandler(text, [] if key is None else [Key(key)])
     if kind == "command":
-        return CommandHandler(words_of(place))
-    return FunctionHandler(echo if text == "echo" else load(place, folder), threads)
+        return CommandHandler(callee.words_of("gateway.handler", place))
+    return FunctionHandler(echo if text == "echo" else callee.load("gateway.handler", place, folder), threads)
 
 
 def work_limits(config: Config) -> Limits:

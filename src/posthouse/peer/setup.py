@@ -98,7 +98,7 @@ async def make(config: Config, engine: Engine) -> Service:
     listen = addresses(config, "peer.listen", named=False)
     peers, bootstrap = addresses(config, "peer.peers"), addresses(config, "peer.bootstrap")
     text = config.text_or_none("peer.handler")
-    handler = None if text is None else handler_of(text)
+    handler = None if text is None else handler_of(text, config.folder)
     key = await asyncio.to_thread(key_of, config)
     host = Host(key)
     peer = Peer(engine, host, key, limits_of(config), handler=handler)

@@ -9,20 +9,14 @@ reason. When the work is wanted no more, the process and all that it started are
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
-import shlex
-import signal
 
 import orjson
 
-from ...errors import ConfigError
+from ... import callee
 from ..answer import Away, Reject, RetryLater, Work, replies_from_json
 from ..letter import Reply, encode
 
 ANSWER_BYTES_MAX = 8 * 1024 * 1024
-ERROR_BYTES_MAX = 2_000
-"""Of what it says on standard error, this much of the end is kept."""
 
 
 class CommandHandler:
@@ -34,56 +28,25 @@ class CommandHandler:
     async def handle(self, work: Work) -> tuple[Reply, ...]:
         """Run it to its end."""
         try:
-            # A group of its own, so that what it starts ends with it.
-            process = await asyncio.create_subprocess_exec(
-                *self._words,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                start_new_session=True,
-                limit=ANSWER_BYTES_MAX,
-            )
+            process = await callee.start(self._words, ANSWER_BYTES_MAX)
         except OSError as error:
             raise Away(f"the handler cannot be started: {error.strerror or error}", after_s=30.0) from error
         try:
-            assert process.stdin is not None
             assert process.stdout is not None
-            assert process.stderr is not None
             _, answer, said = await asyncio.gather(
-                _write(process.stdin, encode(work.as_json()) + b"\n"),
+                callee.write(process, encode(work.as_json()) + b"\n"),
                 _answer(process.stdout, work),
-                _tail(process.stderr),
+                callee.tail(process),
             )
             status = await process.wait()
         finally:
-            await _end(process)
+            await callee.end(process)
         if status != 0:
             raise RetryLater(None, f"the handler ended with {status}: {said}".rstrip(": "))
         return replies_from_json(answer)
 
     async def close(self) -> None:
         """Nothing is kept between two attempts."""
-
-
-def words_of(text: str) -> list[str]:
-    """The words of a command line, as a shell would part them; ConfigError if it would not."""
-    try:
-        words = shlex.split(text)
-    except ValueError as error:
-        raise ConfigError(f"a command that cannot be parted into words: {error}") from error
-    if not words:
-        raise ConfigError("a command needs a program")
-    return words
-
-
-async def _write(stdin: asyncio.StreamWriter, data: bytes) -> None:
-    # It need not read what it is given.
-    with contextlib.suppress(ConnectionError):
-        stdin.write(data)
-        await stdin.drain()
-    stdin.close()
-    with contextlib.suppress(ConnectionError):
-        await stdin.wait_closed()
 
 
 async def _answer(stdout: asyncio.StreamReader, work: Work) -> object:
@@ -108,18 +71,3 @@ async def _answer(stdout: asyncio.StreamReader, work: Work) -> object:
             raise Reject(f"the handler wrote what is no JSON: {error}") from error
         if not (isinstance(document, dict) and "progress" in document):
             answer = document
-
-
-async def _tail(stderr: asyncio.StreamReader) -> str:
-    kept = b""
-    while data := await stderr.read(65_536):
-        kept = (kept + data)[-ERROR_BYTES_MAX:]
-    return kept.decode(errors="replace").strip()
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    """Kill it with its group if it still runs, and wait for it."""
-    if process.returncode is None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        await asyncio.shield(process.wait())

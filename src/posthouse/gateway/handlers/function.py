@@ -1,21 +1,17 @@
 """A handler that is a Python function, plain or async, of one argument: the work.
 
-In: the function, or where it is (``module:name``). Out: its result as replies. A plain function runs in a thread,
+In: the function. Out: its result as replies. A plain function runs in a thread,
 which cannot be ended from outside: when its time is up, its result is dropped, and the thread goes on to its end.
 """
 
 from __future__ import annotations
 
 import asyncio
-import importlib
 import inspect
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
-from ...errors import ConfigError
 from ..answer import Work, replies_from
 from ..letter import Reply
 
@@ -43,21 +39,6 @@ class FunctionHandler:
         """Wait for no thread: what it returns is wanted no more."""
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
-
-
-def load(place: str, folder: Path | None = None) -> Function:
-    """The function at ``module:name``, in ``folder`` or among what is installed; ConfigError says what is not there."""
-    module_name, _, name = place.partition(":")
-    if folder is not None and str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
-    try:
-        module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise ConfigError(f"gateway.handler: cannot import {module_name!r}: {error}") from error
-    function = getattr(module, name, None)
-    if not callable(function):
-        raise ConfigError(f"gateway.handler: {module_name!r} has no function {name!r}")
-    return function  # type: ignore[no-any-return]
 
 
 async def echo(work: Work) -> str:
