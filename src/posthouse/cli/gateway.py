@@ -6,7 +6,6 @@ from typing import Any
 
 import click
 
-from ..config import Given
 from . import option, up
 from .option import pass_session
 from .root import Group
@@ -42,9 +41,7 @@ def gateway(
         return
     if handler is not None:
         session.set("gateway.handler", handler, "--handler")
-    session.set("gateway.enabled", "true", "posthouse gateway")
-    for other in ("relay.enabled", "books.enabled"):
-        session.flags.setdefault(other, Given("false", "posthouse gateway"))
+    up.alone(session, "gateway", "posthouse gateway")
     up.serve(
         session,
         relay_port=None,

@@ -41,9 +41,7 @@ def run(
         session.set("peer.listen", listen, "--listen")
     if handler is not None:
         session.set("peer.handler", handler, "--handler")
-    session.set("peer.enabled", "true", "posthouse peer run")
-    for other in ("relay.enabled", "gateway.enabled", "books.enabled"):
-        session.flags.setdefault(other, Given("false", "posthouse peer run"))
+    up.alone(session, "peer", "posthouse peer run")
     # Each message of a trade waits for the one before: what counts is how soon a commit is done.
     session.flags.setdefault("engine.linger_s", Given("0", "posthouse peer run"))
     up.serve(

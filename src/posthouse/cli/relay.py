@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import click
 
-from ..config import Given
 from . import option, up
 from .option import pass_session
 from .root import Group
@@ -32,9 +31,7 @@ def relay(
     assert session is not None
     if context.invoked_subcommand is not None:
         return
-    session.set("relay.enabled", "true", "posthouse relay")
-    for other in ("books.enabled", "gateway.enabled"):
-        session.flags.setdefault(other, Given("false", "posthouse relay"))
+    up.alone(session, "relay", "posthouse relay")
     up.serve(
         session,
         relay_port=relay_port,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ..config import Config
+from ..config import Config, Given
 from ..errors import MissingExtra, StoreError, StoreHeld
 from . import log
 from .option import pass_session
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("posthouse.up")
 _SHORT = "Short for --set "
+PARTS = ("relay", "gateway", "peer", "books")
+"""What a server is made of besides its store."""
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -100,6 +103,14 @@ def serve(
     config = session.config()
     log.set_up(config.text("log.format"), config.text("log.level"))
     _runner()(_Server(session, config).run())
+
+
+def alone(session: Session, part: str, command: str) -> None:
+    """Of the parts of a server, only this one; a flag that names another wins."""
+    session.set(f"{part}.enabled", "true", command)
+    for other in PARTS:
+        if other != part:
+            session.flags.setdefault(f"{other}.enabled", Given("false", command))
 
 
 def _runner() -> Callable[[Coroutine[Any, Any, None]], None]:

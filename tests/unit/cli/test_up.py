@@ -20,7 +20,8 @@ import pytest
 from click.testing import CliRunner
 from tests.unit.cli.house import House
 
-from posthouse.cli import main
+from posthouse.cli import main, up
+from posthouse.cli.session import Session
 from posthouse.errors import StoreFailed
 from posthouse.mailbox.command import Command, Start
 from posthouse.mailbox.outcome import Outcome
@@ -329,3 +330,16 @@ def test_a_reader_that_leaves_early_is_no_error(house: House) -> None:
     assert process.stderr is not None
     assert process.stderr.read() == ""
     process.stderr.close()
+
+
+@pytest.mark.parametrize("part", up.PARTS)
+def test_a_part_that_runs_alone_starts_no_other_whatever_is_configured(
+    part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    every = "".join(f"[{name}]\nenabled = true\n" for name in up.PARTS)
+    (tmp_path / "posthouse.toml").write_text(every, encoding="utf-8")
+    session = Session()
+    up.alone(session, part, f"posthouse {part}")
+    config = session.config()
+    assert [name for name in up.PARTS if config.switch(f"{name}.enabled")] == [part]
