@@ -299,7 +299,9 @@ def test_a_peer_on_go_and_ours_find_each_other_by_mdns(go: list[str]) -> None:
     # In a network of their own, whose loopback takes multicast: Go passes over interfaces that do not.
     network = 'ip link set lo up multicast on && ip route add 224.0.0.0/4 dev lo && exec "$@"'
     if subprocess.run(["unshare", "-rn", "true"], capture_output=True).returncode:
-        pytest.skip("this machine makes no network namespaces for its users")
+        pytest.fail(
+            "this test needs `unshare -rn`: the machine makes no network namespaces for its users", pytrace=False
+        )
     done = subprocess.run(
         ["unshare", "-rn", "sh", "-c", network, "sh", sys.executable, "-m", "tests.interop.libp2p.mdns_pair", *go],
         cwd=ROOT,
