@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
-from . import books_read, books_replay
-from .books_place import Place, open_job, place_options
+from . import books_read, books_replay, books_watch
+from .books_place import Place, journal_option, journal_place, open_job, place_options, progress, summary
 from .option import pass_session, yes
 from .root import Group
 from .session import FOUND, Failure, Session
 
 if TYPE_CHECKING:
-    from ..control.operator import Report
     from ..pipeline.job import Result
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 @click.group(cls=Group)
@@ -29,51 +22,8 @@ def books() -> None:
     """The books: was every message delivered, and if not, why; computed on Spark from the journal."""
 
 
-def _journal_option(function: F) -> F:
-    return click.option(
-        "--journal", metavar="DIR", help="The folder or URL of the journal's segments [default: journal.dir]."
-    )(function)
-
-
-def _journal(session: Session, place: str | None) -> str:
-    return place if place is not None else str(session.config().path("journal.dir"))
-
-
-@contextlib.contextmanager
-def _progress(session: Session) -> Iterator[Report]:
-    """A bar with events done, their rate and the time that is left, on a terminal only."""
-    if session.json or not sys.stderr.isatty():
-        yield lambda done, total, doing: None
-        return
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"),
-        TimeElapsedColumn(), TimeRemainingColumn(),
-    )  # fmt: skip
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None, rate="")
-        begun = {"": time.monotonic()}
-
-        def report(done: int, total: int | None, doing: str) -> None:
-            since = begun.setdefault(doing, time.monotonic())
-            took = time.monotonic() - since
-            rate = f"{done / took:,.0f}/s" if done and took > 0.1 else ""
-            bar.update(task, completed=done, total=total, description=doing, rate=rate)
-
-        yield report
-
-
 @books.command("run")
-@_journal_option
+@journal_option
 @place_options
 @pass_session
 def run(
@@ -86,36 +36,13 @@ def run(
     Each segment counts once, however often it is run or killed. A second run at the same time is refused.
     Exit code 4: some files could not be taken in, or something is wrong with the journal; they are named.
     """
-    with _progress(session) as report, open_job(session, at, report) as job:
-        result = job.run(_journal(session, journal))
+    with progress(session) as report, open_job(session, at, report) as job:
+        result = job.run(journal_place(session, journal))
     _tell(session, result)
 
 
-@books.command("watch")
-@_journal_option
-@place_options
-@click.option(
-    "--every", type=click.FloatRange(1), default=60.0, show_default=True, metavar="S", help="Seconds between."
-)
-@pass_session
-def watch(
-    session: Session,
-    journal: str | None,
-    at: Place,
-    every: float,
-) -> None:
-    """Keep taking in what is new, with one warm Spark session, until it is interrupted."""
-    place = _journal(session, journal)
-    with _progress(session) as report, open_job(session, at, report) as job:
-        while True:
-            result = job.run(place)
-            if result.batches:
-                session.say(_summary(result))
-            time.sleep(every)
-
-
 @books.command("rebuild")
-@_journal_option
+@journal_option
 @place_options
 @yes
 @pass_session
@@ -128,16 +55,9 @@ def rebuild(
     """Make every table anew from the segments. What was forgotten stays forgotten."""
     if session.must_ask(yes):
         session.confirm("Segments that are not there any more will be missing in the books. Go on?")
-    with _progress(session) as report, open_job(session, at, report) as job:
-        result = job.run(_journal(session, journal), rebuild=True)
+    with progress(session) as report, open_job(session, at, report) as job:
+        result = job.run(journal_place(session, journal), rebuild=True)
     _tell(session, result)
-
-
-def _summary(result: Result) -> str:
-    if not result.batches:
-        return "Nothing is new."
-    late = "; late segments came, and what they touch was computed anew" if result.late else ""
-    return f"{result.events} events in {result.segments} segments, in {result.batches} batches{late}."
 
 
 def _tell(session: Session, result: Result) -> None:
@@ -152,7 +72,7 @@ def _tell(session: Session, result: Result) -> None:
             )
         if len(result.findings) > 50:
             session.say(f"… and {len(result.findings) - 50} more; `books show anomalies` has all.")
-        session.say(_summary(result))
+        session.say(summary(result))
     if result.findings:
         raise SystemExit(FOUND)
 
@@ -172,7 +92,7 @@ def compact(
     retain_h: float | None,
 ) -> None:
     """Join the small files of every table into large ones."""
-    with _progress(session) as report, open_job(session, at, report) as job:
+    with progress(session) as report, open_job(session, at, report) as job:
         done = job.compact(retain_h=retain_h)
     if session.json:
         session.emit({"tables": done})
@@ -186,7 +106,7 @@ def compact(
 
 @books.command("forget")
 @click.option("--mailbox", required=True, metavar="NAME", help="Whose rows to erase.")
-@_journal_option
+@journal_option
 @place_options
 @yes
 @pass_session
@@ -203,8 +123,8 @@ def forget(
     """
     if session.must_ask(yes):
         session.confirm(f"Erase all rows of the mailbox {mailbox} from the books, and the history of every table?")
-    place = _journal(session, journal)
-    with _progress(session) as report, open_job(session, at, report) as job:
+    place = journal_place(session, journal)
+    with progress(session) as report, open_job(session, at, report) as job:
         done = job.forget(mailbox, place if journal is not None or Path(place).is_dir() else None)
     if session.json:
         session.emit(done)
@@ -222,7 +142,7 @@ def forget(
 
 
 @books.command("verify")
-@_journal_option
+@journal_option
 @place_options
 @pass_session
 def verify(
@@ -234,8 +154,8 @@ def verify(
 
     Exit code 4 if there is anything.
     """
-    place = _journal(session, journal)
-    with _progress(session) as report, open_job(session, at, report) as job:
+    place = journal_place(session, journal)
+    with progress(session) as report, open_job(session, at, report) as job:
         found = job.verify(place)
     if session.json:
         session.emit({"findings": [{"kind": k, "where": w, "detail": d} for k, w, d in found]})
@@ -272,7 +192,7 @@ def generate(
     except ImportError as error:
         raise Failure("missing_extra", "this needs numpy and pyarrow: pip install posthouse[pipeline]", 2) from error
 
-    with _progress(session) as report:
+    with progress(session) as report:
         answers = make(
             out,
             events=events,
@@ -292,3 +212,4 @@ def generate(
 
 books_read.attach(books)
 books_replay.attach(books)
+books_watch.attach(books)

@@ -9,8 +9,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import sys
+import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
@@ -18,8 +20,10 @@ from .session import Session
 
 if TYPE_CHECKING:
     from ..control.operator import Report
-    from ..pipeline.job import Job
+    from ..pipeline.job import Job, Result
     from ..pipeline.session import Settings
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Place(NamedTuple):
@@ -54,6 +58,51 @@ def place_options(function: Callable[..., Any]) -> Callable[..., Any]:
     ):
         command = option(command)
     return command
+
+
+def journal_option(function: F) -> F:
+    """Add --journal."""
+    return click.option(
+        "--journal", metavar="DIR", help="The folder or URL of the journal's segments [default: journal.dir]."
+    )(function)
+
+
+def journal_place(session: Session, place: str | None) -> str:
+    """Where the segments are: as the command said, or as the configuration does."""
+    return place if place is not None else str(session.config().path("journal.dir"))
+
+
+@contextlib.contextmanager
+def progress(session: Session) -> Iterator[Report]:
+    """A bar with events done, their rate and the time that is left, on a terminal only."""
+    if session.json or not sys.stderr.isatty():
+        yield lambda done, total, doing: None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"),
+        TimeElapsedColumn(), TimeRemainingColumn(),
+    )  # fmt: skip
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None, rate="")
+        begun = {"": time.monotonic()}
+
+        def report(done: int, total: int | None, doing: str) -> None:
+            since = begun.setdefault(doing, time.monotonic())
+            took = time.monotonic() - since
+            rate = f"{done / took:,.0f}/s" if done and took > 0.1 else ""
+            bar.update(task, completed=done, total=total, description=doing, rate=rate)
+
+        yield report
 
 
 def _settings(session: Session, at: Place) -> Settings:
@@ -92,3 +141,11 @@ def open_job(session: Session, at: Place, report: Report | None = None) -> Itera
             return stack.enter_context(spark.start(settings))
 
         yield Job(at.lake if at.lake is not None else session.config().text("books.lake"), start, report=say)
+
+
+def summary(result: Result) -> str:
+    """What a run did, in one line."""
+    if not result.batches:
+        return "Nothing is new."
+    late = "; late segments came, and what they touch was computed anew" if result.late else ""
+    return f"{result.events} events in {result.segments} segments, in {result.batches} batches{late}."

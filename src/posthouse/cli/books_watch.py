@@ -1,0 +1,87 @@
+"""posthouse books watch: the books kept up to date by one process, until a signal ends it.
+
+In: a journal that grows. Out: the lake's tables, and a line for each turn that found something. Ctrl-C and SIGTERM end
+it alike and at once: what is under way is left to the next run, which does it again and doubles nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import time
+from collections.abc import Iterator
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import click
+
+from ..errors import StoreHeld, StoreUnavailable
+from .books_place import Place, journal_option, journal_place, open_job, place_options, progress, summary
+from .option import pass_session
+from .root import Command
+from .session import Session
+
+if TYPE_CHECKING:
+    from ..pipeline.job import Result
+
+
+def attach(group: click.Group) -> None:
+    """Add the command to the group of the books."""
+    group.add_command(watch)
+
+
+@click.command("watch", cls=Command)
+@journal_option
+@place_options
+@click.option(
+    "--every", type=click.FloatRange(1), default=60.0, show_default=True, metavar="S", help="Seconds between."
+)
+@pass_session
+def watch(session: Session, journal: str | None, at: Place, every: float) -> None:
+    """Keep taking in what is new, with one warm Spark session, until SIGTERM or Ctrl-C.
+
+    With --json each turn that found something is one line. A turn that finds the lake in use is left out.
+    """
+    place = journal_place(session, journal)
+    told: set[tuple[str, str]] = set()
+    with contextlib.suppress(KeyboardInterrupt), _ended_alike():
+        with progress(session) as report, open_job(session, at, report) as job:
+            while True:
+                try:
+                    _tell(session, job.run(place), told)
+                except (StoreHeld, StoreUnavailable) as error:
+                    click.echo(f"posthouse: {error}; trying again in {every:g} s", err=True)
+                report(0, None, "waiting for more")
+                time.sleep(every)
+
+
+def _tell(session: Session, result: Result, told: set[tuple[str, str]]) -> None:
+    """What a turn did. Files that were not taken in are named when they are first met."""
+    bad = [each for each in result.rejected if each not in told]
+    told.update(bad)
+    if session.json:
+        if result.batches or bad:
+            click.echo(json.dumps(result.plain()))
+        return
+    for name, reason in bad:
+        session.say(f"{name} was not taken in: {reason}")
+    if result.batches:
+        session.say(summary(result))
+
+
+@contextlib.contextmanager
+def _ended_alike() -> Iterator[None]:
+    """SIGTERM does what Ctrl-C does: Spark has a handler of its own for that, which cancels what is at work."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        usual = signal.getsignal(signal.SIGINT)
+        if not callable(usual):
+            raise KeyboardInterrupt
+        usual(number, frame)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
