@@ -328,3 +328,12 @@ def test_uncertain_messages_wait_for_no_sweep(scene: Scene) -> None:
     scene.later(HOUR_S)
     scene.do(Sweep())
     assert scene.state("unsure", "a") is State.UNCERTAIN
+
+
+def test_what_a_deadline_gives_back_may_die_of_its_own_in_the_same_sweep(scene: Scene) -> None:
+    scene.post("deadline", "a", "b")
+    scene.lease("deadline")
+    scene.settle("deadline", "a", Verdict.RECEIVED)
+    scene.later(10)
+    assert scene.do(Sweep()).expired == (("deadline", "m", 2),)
+    assert scene.story("b") == ["posted", "leased", "recalled:head_failed", "died:deadline"]

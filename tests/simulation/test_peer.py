@@ -202,3 +202,26 @@ async def test_a_peer_that_never_acknowledges_is_tried_with_the_same_waits(
     waits = [later - sooner for sooner, later in itertools.pairwise(tries)]
     # Between two tries there is the wait for the acknowledgement (no answer comes after 25 s) and the policy's.
     assert [round(wait - 25) for wait in waits] == [10, 20, 40, 80, 160, 320]
+
+
+@timed
+async def test_what_got_no_acknowledgement_is_sent_again_as_soon_as_the_peer_comes_back(
+    world: World, alice: Party, bob: Party
+) -> None:
+    came.clear()
+    await bob.boot(keep)
+    world.drop = 1.0
+    ids = [await send(alice, bob, trade=trade) for trade in ("t", "t", "other")]
+    # By now the next try is minutes away. The peer dies, which is noticed, and comes back.
+    await asyncio.sleep(700)
+    bob.crash()
+    await asyncio.sleep(30)
+    world.drop = 0.0
+    await bob.boot(keep)
+    begin_s = world.loop.time()
+    await bob.run(bob.host.dial(alice.peer_id))
+    await asyncio.sleep(3)
+    assert sorted(number for _, number in came) == [1, 1, 2]
+    assert came[-1][0] - begin_s < 3
+    views = [alice.store.message(Ref("outbox", bob.id, "", id)) for id in ids]
+    assert [view.state for view in views if view is not None] == [State.DELIVERED] * 3

@@ -18,6 +18,7 @@ from posthouse.mailbox.command import (
     Cancel,
     Command,
     Filter,
+    Hasten,
     Keep,
     Lease,
     Note,
@@ -132,6 +133,7 @@ def make_world(pick: Callable[[Sequence[Any]], Any]) -> World:
         "other",
         "hurry",
         "keep",
+        "hasten",
     )
     kinds = tuple(kind for kind in extras if pick((True, False)))
     return World(pick, desks, pick((("m",), MAILBOXES)), pick((("",), LANES)), kinds + USUAL)
@@ -248,6 +250,8 @@ def make_command(w: World, desk: str, depth: int = 0) -> Command:
             return Resume(desk, w.pick(w.mailboxes), lane, w.pick((None, "op")))
         case "keep":
             return Keep(w.pick(SHELVES), w.pick(KEYS), w.pick((b"", b"1", b"22", None)))
+        case "hasten":
+            return Hasten(desk, w.pick(w.mailboxes))
         case "sweep":
             return Sweep(w.pick((200, 1, 2)))
         case "together" if not depth:

@@ -9,7 +9,7 @@ from tests.stateful.differential import Difference, run
 from tests.stateful.histories import POLICIES, History, history_of, smaller
 
 from posthouse.mailbox import command as cm
-from posthouse.mailbox.message import FINISHED, Instant
+from posthouse.mailbox.message import FINISHED, Instant, State
 from posthouse.mailbox.outcome import Outcome, Refused
 from posthouse.mailbox.policy import Policy
 from posthouse.stores.memory import Entry, LaneKey, MemoryStore
@@ -123,6 +123,18 @@ class ClockSetsNothing(MemoryStore):
         return super()._shift(c._replace(by_us=0))
 
 
+class ArrivalHastensWhatWasPutOff(MemoryStore):
+    """Whoever comes gets what its poster meant for later."""
+
+    def _hasten(self, c: cm.Hasten) -> Outcome:
+        outcome = super()._hasten(c)
+        for entry in list(self._entries.values()):
+            message = entry.message
+            if entry.state is State.READY and (message.desk, message.mailbox) == (c.desk, c.mailbox):
+                self._put_entry(message.ref, entry._replace(due_at=0))
+        return outcome
+
+
 FAULTS = [
     DedupForgetsTheFinished,
     RecallIsMissing,
@@ -136,6 +148,7 @@ FAULTS = [
     RedriveForgetsOrder,
     ReleaseCounts,
     ClockSetsNothing,
+    ArrivalHastensWhatWasPutOff,
 ]
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from ..mailbox.command import (
     Cancel,
     Command,
+    Hasten,
     Keep,
     Lease,
     Note,
@@ -36,6 +37,7 @@ from ..mailbox.message import SECOND, Instant, State
 from ..mailbox.outcome import (
     Done,
     Duplicate,
+    Hastened,
     Leased,
     LeaseLost,
     NotFound,
@@ -231,6 +233,13 @@ class Effects:
             self.shifted_us += command.by_us
             self.leases_until += command.by_us
 
+    def _hasten(self, command: Hasten, outcome: Hastened | Refused) -> None:
+        if type(outcome) is not Hastened:
+            self._failed(command.desk, outcome)
+        elif outcome.count:
+            self._count(command.desk, "hastened", outcome.count)
+            self.keys.add((command.desk, command.mailbox))
+
     def _redrive(self, command: Redrive | Unpark, outcome: Redriven) -> None:
         if type(outcome) is not Redriven:
             self._failed(command.filter.desk, outcome)
@@ -278,6 +287,7 @@ _GATHER: dict[type, Any] = {
     Sweep: Effects._sweep,
     Start: Effects._all,
     Shift: Effects._all,
+    Hasten: Effects._hasten,
     Redrive: Effects._redrive,
     Unpark: Effects._redrive,
     Purge: Effects._purge,

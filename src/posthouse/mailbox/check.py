@@ -15,6 +15,7 @@ from . import event as ev
 from .command import (
     Cancel,
     Filter,
+    Hasten,
     Keep,
     Lease,
     Note,
@@ -181,6 +182,11 @@ def _check_shift(c: Any, policies: Policies) -> None:
     _check_count("by_us", c.by_us, least=-INSTANT_MAX, most=INSTANT_MAX)
 
 
+def _check_hasten(c: Any, policies: Policies) -> None:
+    _check_desk(c.desk, policies)
+    check_place("mailbox", c.mailbox)
+
+
 def _check_redrive(c: Any, policies: Policies) -> None:
     _check_selection(c, policies)
     if c.rate_per_s is not None:
@@ -269,6 +275,7 @@ _CHECKS: dict[type, Callable[[Any, Policies], None]] = {
     Note: _check_note,
     Start: _check_start,
     Shift: _check_shift,
+    Hasten: _check_hasten,
     Redrive: _check_redrive,
     Cancel: _check_cancel,
     Park: _check_park,

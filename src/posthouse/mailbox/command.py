@@ -147,6 +147,14 @@ class Shift(NamedTuple):
     at: Instant = 0
 
 
+class Hasten(NamedTuple):
+    """Whoever a mailbox is for is there: what waits in it after a failed attempt is due now. Outcome: Hastened."""
+
+    desk: str
+    mailbox: str
+    at: Instant = 0
+
+
 class Redrive(NamedTuple):
     """Give dead (or expired, cancelled, uncertain) messages a new life, in order. Outcome: Redriven."""
 
@@ -247,6 +255,7 @@ Single = (
     | Note
     | Start
     | Shift
+    | Hasten
     | Redrive
     | Cancel
     | Park

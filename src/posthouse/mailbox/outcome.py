@@ -126,6 +126,12 @@ class Shifted(NamedTuple):
     pass
 
 
+class Hastened(NamedTuple):
+    """How many messages wait no longer."""
+
+    count: int  # type: ignore[assignment]  # a tuple's own count() is of no use here
+
+
 class Redriven(NamedTuple):
     """The messages given a new life (or that would be), and how many their mailbox had no room for."""
 
@@ -173,6 +179,7 @@ Outcome = (
     | Noted
     | Started
     | Shifted
+    | Hastened
     | Redriven
     | Switched
     | Purged

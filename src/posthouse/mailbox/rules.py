@@ -188,6 +188,11 @@ def shifted_due(due_at: Instant, own: Instant | None, attempts: int, by_us: int)
     return max(due_at + by_us, 1)
 
 
+def hastened_due(due_at: Instant, attempts: int, at: Instant) -> Instant:
+    """The due time once the other side is there: a retry waits no longer; what was put off before it was tried does."""
+    return 0 if attempts and due_at > at else due_at
+
+
 def matches(
     filter: Filter, message: Message, state: State, posted_at: Instant, reason: str | None, error: str | None
 ) -> bool:

@@ -39,6 +39,7 @@ How the commands behave, beyond their own docstrings; a store is right when it a
 - Start ends every lease in order of number: as Release does where lease_s is None, else as lost. No recall.
 - A message that is set aside or finished leaves its lane; redriven and unparked, it returns to its place,
   with attempts, unreceived, progress and batch cleared.
+- Hasten looks at the ready messages of one mailbox (``rules.hastened_due``); it counts nothing and writes no event.
 - Keep compares bytes with what the shelf holds, commands before it in the batch included; it names no desk,
   writes no event and is undone with its group. A batch of nothing but such changes is a commit all the same.
 - Together: an undone group leaves no event, number or row.

@@ -7,8 +7,9 @@
                                                 └ the peer is away → again when it comes, or after the policy's waits
 
 A peer that is away is tried with one message at a time, after waits that grow; the others stay where they are. As soon
-as it connects, from either side, all of its trades go on, each in order, ``sends_per_peer`` side by side. A message
-that is posted meanwhile is tried at once. It keeps no message, and decides nothing about order: the engine does.
+as it connects, from either side, all of its trades go on, each in order, ``sends_per_peer`` side by side; what got no
+answer before does not wait for its next try either. A message that is posted meanwhile is tried at once. It keeps no
+message, and decides nothing about order: the engine does.
 
 In: the engine, the network. Out: streams, and commands.
 """
@@ -27,9 +28,9 @@ from ..errors import BadFrame, EngineClosed, InvalidInput, StoreError
 from ..libp2p.errors import BadInput, ConnectionLost, DialFailed, Libp2pError, LimitReached
 from ..libp2p.peer_id import PeerId
 from ..mailbox.check import ERROR_CHARS_MAX
-from ..mailbox.command import Command, Lease, Release, Renew, Settle, Verdict
+from ..mailbox.command import Command, Hasten, Lease, Release, Renew, Settle, Verdict
 from ..mailbox.message import SECOND
-from ..mailbox.outcome import Delivery, Leased
+from ..mailbox.outcome import Delivery, Leased, Outcome
 from . import frame
 from .frame import Direct
 from .port import Network, Office
@@ -109,6 +110,9 @@ class Courier:
         line = self._lines.get(str(peer))
         if line is not None:
             line.came()
+            # What waits for its next try waits no longer; the line is rung for it.
+            with contextlib.suppress(EngineClosed):
+                self.office.submit(Hasten(OUTBOX_DESK, line.name)).add_done_callback(_hastened)
 
     def line(self, peer: str) -> Line | None:
         """What serves one peer; None where the name is no peer's, or nothing is sent any more."""
@@ -389,3 +393,8 @@ class Line:
             return  # others have noticed it, or it was a message that was posted in between
         self._failures = max(self._failures + 1, attempt)
         self._next_try_s = now_s + self._courier.retry.delay_us(self._failures) / SECOND
+
+
+def _hastened(future: asyncio.Future[list[Outcome]]) -> None:
+    if not future.cancelled() and (error := future.exception()) is not None and not isinstance(error, EngineClosed):
+        log.warning("what waits for a peer that came waits on: %s", error)

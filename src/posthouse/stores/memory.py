@@ -159,6 +159,8 @@ class MemoryStore:
                 return self._release(policy, command)
             case cm.Note():
                 return self._note(command)
+            case cm.Hasten():
+                return self._hasten(command)
             case cm.Redrive():
                 return self._redrive(policy, command)
             case cm.Cancel():
@@ -556,6 +558,18 @@ class MemoryStore:
             elif entry.state in IN_FLIGHT and entry.lease_ends_at is not None:
                 self._put_entry(ref, entry._replace(lease_ends_at=entry.lease_ends_at + c.by_us))
         return oc.Shifted()
+
+    def _hasten(self, c: cm.Hasten) -> Outcome:
+        count = 0
+        lanes = self._in_lane.get(c.desk, {}).get(c.mailbox, {})
+        # A copy: putting an entry back takes it out of the index for a moment.
+        for ref in [ref for members in lanes.values() for _, ref in members]:
+            entry = self._entries[ref]
+            due_at = rules.hastened_due(entry.due_at, entry.attempts, c.at)
+            if entry.state is State.READY and due_at != entry.due_at:
+                self._put_entry(ref, entry._replace(due_at=due_at))
+                count += 1
+        return oc.Hastened(count)
 
     def _redrive(self, policy: Policy, c: cm.Redrive) -> Outcome:
         undo, events = len(self._undo), len(self._events)
@@ -1114,7 +1128,7 @@ def _desk_of(command: cm.Command) -> str:
             return command.ref.desk
         case cm.Redrive() | cm.Unpark() | cm.Purge():
             return command.filter.desk
-        case cm.Lease() | cm.Renew() | cm.Release() | cm.Note() | cm.Pause() | cm.Resume():
+        case cm.Lease() | cm.Renew() | cm.Release() | cm.Note() | cm.Pause() | cm.Resume() | cm.Hasten():
             return command.desk
     raise InvalidInput(f"no command: {command!r}")
 

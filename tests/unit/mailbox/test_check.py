@@ -10,6 +10,7 @@ from posthouse.mailbox.command import (
     Cancel,
     Command,
     Filter,
+    Hasten,
     Keep,
     Lease,
     Note,
@@ -58,6 +59,7 @@ GOOD: list[Command] = [
     Start(POLICIES),
     Start(POLICIES, {"node": "old", "offset": 7}),
     Shift(-86_400_000_000),
+    Hasten("mail", "alice"),
     Redrive(ALL, 1, 0.5, True, "operator"),
     Redrive(Filter("mail", "alice", "", "", "", "1", "attempts", "error #", 1, 2, frozenset({State.DEAD}))),
     Cancel(REF),
@@ -152,6 +154,8 @@ BAD: list[tuple[Any, str]] = [
     (Start(POLICIES, "old"), "restored_from must be"),  # type: ignore[arg-type]
     (Shift(1.5), "by_us must be a whole"),  # type: ignore[arg-type]
     (Shift(10**30), "by_us must be between"),
+    (Hasten("nowhere", "alice"), "unknown desk"),
+    (Hasten("mail", ""), "mailbox must not be empty"),
     (Redrive("all"), "filter must be a Filter"),  # type: ignore[arg-type]
     (Redrive(Filter("nowhere")), "unknown desk"),
     (Redrive(Filter("mail", "")), "mailbox must not be empty"),

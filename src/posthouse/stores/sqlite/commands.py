@@ -17,6 +17,7 @@ from ...mailbox import rules
 from ...mailbox.command import (
     Cancel,
     Command,
+    Hasten,
     Keep,
     Lease,
     Note,
@@ -59,6 +60,7 @@ class Applier(Keeping):
             Note: self._note,
             Start: self._start,
             Shift: self._shift,
+            Hasten: self._hasten,
             Redrive: self._redrive,
             Cancel: self._cancel,
             Park: self._park,

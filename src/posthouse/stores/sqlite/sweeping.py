@@ -1,4 +1,4 @@
-"""Sweep, Start and Shift: what time and restarts do to messages."""
+"""Sweep, Start, Shift and Hasten: what time, restarts and arrivals do to messages."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import orjson
 
 from ...mailbox import event as ev
 from ...mailbox import rules
-from ...mailbox.command import Shift, Start, Sweep
+from ...mailbox.command import Hasten, Shift, Start, Sweep
 from ...mailbox.event import Event
 from ...mailbox.message import FINISHED, Instant, State
-from ...mailbox.outcome import Outcome, Shifted, Started, Swept
-from .changes import number_of
+from ...mailbox.outcome import Hastened, Outcome, Shifted, Started, Swept
+from .changes import UNKNOWN_DESK, number_of
 from .records import READY, RECEIVED, Entry
 from .settling import Settling
 
@@ -63,14 +63,27 @@ class Sweeping(Settling):
             (at, limit + work.slack()),
         ).fetchall()
         numbers = {row[0] for row in rows} | work.dirty.keys()
-        due = [entry for entry in work.read_rows(list(numbers)) if rules.has_expired(entry.expires_at, at)]
+        due = [
+            (entry.expires_at, entry.number)
+            for entry in work.read_rows(list(numbers))
+            if entry.expires_at is not None and entry.expires_at <= at
+        ]
+        heapq.heapify(due)
         done: list[Entry] = []
-        for entry in sorted(due, key=lambda entry: (entry.expires_at, entry.number)):
-            if entry.lane.box.desk.name not in work.policies:
+        while due and len(done) < limit:
+            turn = heapq.heappop(due)
+            entry = work.entries[turn[1]]
+            was = entry.state
+            if entry.lane.box.desk.name not in work.policies or (was is not READY and was is not RECEIVED):
                 continue
-            if len(done) < limit and (entry.state is READY or entry.state is RECEIVED):
-                self._pass(entry, at)
-                done.append(entry)
+            self._pass(entry, at)
+            done.append(entry)
+            if was is RECEIVED:
+                # What was leased behind it has come back, and may have passed its limit too. Twice in line is harmless.
+                for follower in work.in_lane(entry.lane):
+                    limit_at = follower.expires_at
+                    if limit_at is not None and limit_at <= at and (limit_at, follower.number) > turn:
+                        heapq.heappush(due, (limit_at, follower.number))
         return done
 
     def _sweep_kept(self, limit: int, at: Instant) -> tuple[int, int]:
@@ -166,3 +179,29 @@ class Sweeping(Settling):
                     entry.lease_changed = True
                     heapq.heappush(work.ends, (entry.ends_at, entry.number))
         return Shifted()
+
+    def _hasten(self, command: Hasten) -> Outcome:
+        desk, mailbox, at = command
+        work = self.work
+        self._tick(at)
+        if desk not in work.policies:
+            return UNKNOWN_DESK
+        box = work.box(desk, mailbox)
+        if box is None or not box.depth:
+            return Hastened(0)
+        rows = work.db.execute(
+            "SELECT number FROM message WHERE due_at > ? AND due_at > 0 AND state = 0"
+            " AND lane_id IN (SELECT id FROM lane WHERE mailbox_id = ?)",
+            (at, box.id),
+        ).fetchall()
+        numbers = {row[0] for row in rows} | {number for number, entry in work.dirty.items() if entry.due_at}
+        count = 0
+        for entry in work.read_rows(sorted(numbers)):
+            due_at = rules.hastened_due(entry.due_at, entry.attempts, at)
+            if entry.state is READY and due_at != entry.due_at and entry.lane.box is box:
+                work.touch(entry)
+                entry.due_at = due_at
+                entry.row_changed = True
+                work.wake(entry.lane, 0)
+                count += 1
+        return Hastened(count)
