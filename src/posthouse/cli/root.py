@@ -20,6 +20,7 @@ INTERRUPTED = 130
 
 COMMANDS: dict[str, str] = {
     "up": "Start the server and keep it running until SIGTERM or Ctrl-C.",
+    "demo": "Start a demo: every part of a server, with synthetic users and faults.",
     "relay": "The relay: run it alone, and say which keys may connect.",
     "gateway": "The gateway: run it alone, see how it stands, try it.",
     "peer": "The peer: trade messages over direct streams to their other party.",

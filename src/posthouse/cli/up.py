@@ -36,6 +36,9 @@ PARTS = ("relay", "gateway", "peer", "books")
 """What a server is made of besides its store."""
 
 F = TypeVar("F", bound=Callable[..., Any])
+Beside = Callable[[Json, Callable[[str], None]], contextlib.AbstractAsyncContextManager[None]]
+"""What runs beside a server, from when it has started to when it stops: it is given what the server says of itself,
+and a way to end it."""
 
 
 def options(function: F) -> F:
@@ -79,13 +82,14 @@ def up(session: Session, /, no_relay: bool, no_gateway: bool, no_peer: bool, no_
 def serve(
     session: Session,
     *,
-    relay_port: str | None,
-    metrics_port: str | None,
-    no_metrics: bool,
+    relay_port: str | None = None,
+    metrics_port: str | None = None,
+    no_metrics: bool = False,
     log_format: str | None,
     log_level: str | None,
+    beside: Beside | None = None,
 ) -> None:
-    """Run a server with what the flags say."""
+    """Run a server with what the flags say, and something beside it if that is wanted."""
     for name, text, flag in (
         ("relay.port", relay_port, "--relay-port"),
         ("metrics.port", metrics_port, "--metrics-port"),
@@ -102,7 +106,7 @@ def serve(
     tune_interpreter()
     config = session.config()
     log.set_up(config.text("log.format"), config.text("log.level"))
-    _runner()(_Server(session, config).run())
+    _runner()(_Server(session, config, beside).run())
 
 
 def alone(session: Session, part: str, command: str) -> None:
@@ -124,9 +128,10 @@ def _runner() -> Callable[[Coroutine[Any, Any, None]], None]:
 class _Server:
     """One run of the server, from opening the store to closing it."""
 
-    def __init__(self, session: Session, config: Config) -> None:
+    def __init__(self, session: Session, config: Config, beside: Beside | None = None) -> None:
         self._session = session
         self._config = config
+        self._beside = beside
         self._stop = asyncio.Event()
         self._why = ""
         self._failure: BaseException | None = None
@@ -139,6 +144,8 @@ class _Server:
         async with contextlib.AsyncExitStack() as stack:
             summary = await self._start(stack, loop)
             self._announce(summary)
+            if self._beside is not None:
+                await stack.enter_async_context(self._beside(summary, self._end))
             await self._stop.wait()
             _log.info("stopping (%s)", self._why)
         if self._failure is not None:
