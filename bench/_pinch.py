@@ -328,11 +328,16 @@ class Pairs:
 
     async def saturate(self, window: int, seconds: float) -> Measured:
         """Each pair keeps so many messages on their way."""
-        for recipient, letters in zip(self._recipients, self._letters, strict=True):
-            recipient.on_message = letters.send
-            for _ in range(window):
-                letters.send()
-        return await self._measure(asyncio.sleep(seconds))
+        return await self._measure(self._keep_full(window, seconds))
+
+    async def _keep_full(self, window: int, seconds: float) -> None:
+        """Whoever is woken by a message fills the pair's window up, as a client that waits for room does."""
+        pairs = zip(self._recipients, self._letters, strict=True)
+        fillers = [asyncio.ensure_future(_fill(recipient, letters, window)) for recipient, letters in pairs]
+        await asyncio.sleep(seconds)
+        for filler in fillers:
+            filler.cancel()
+        await asyncio.gather(*fillers, return_exceptions=True)
 
     async def offer(self, rate_per_s: float, seconds: float) -> Measured:
         """So many messages a second over all pairs, whatever becomes of them."""
@@ -371,6 +376,17 @@ class Pairs:
             if sender.confirmed != letters.count:
                 wrong = wrong or f"{sender.confirmed} confirmations of {letters.count} messages"
         return wrong
+
+
+async def _fill(recipient: Agent, letters: Letters, window: int) -> None:
+    """Send whenever fewer than a window are on their way."""
+    came = asyncio.Event()
+    recipient.on_message = came.set
+    while True:
+        while letters.count - len(recipient.numbers) < window:
+            letters.send()
+        came.clear()
+        await came.wait()
 
 
 async def until(true: Callable[[], bool]) -> None:
