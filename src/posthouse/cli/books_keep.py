@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from ..config import Config
 from ..errors import MissingExtra, PosthouseError
+from .books_place import need_packages
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,12 +51,10 @@ Answer = dict[str, Any]
 
 def missing(environment: Mapping[str, str]) -> str | None:
     """What the books lack on this machine, in one line; None if nothing does. It looks, and starts nothing."""
-    for package in ("pyspark", "deltalake", "pyarrow"):
-        if importlib.util.find_spec(package) is None:
-            return f"the books need {package}: pip install posthouse[pipeline]"
     from ..pipeline import jars
 
     try:
+        need_packages()
         jars.paths()
     except MissingExtra as error:
         return str(error)

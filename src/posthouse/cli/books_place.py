@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.util
 import os
 import sys
 import time
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
+from ..errors import MissingExtra
 from .session import Session
 
 if TYPE_CHECKING:
@@ -126,9 +128,17 @@ def _settings(session: Session, at: Place) -> Settings:
     return Settings(master=master, remote=remote, conf=given, environment=dict(os.environ))
 
 
+def need_packages() -> None:
+    """MissingExtra where a package that the books are computed with is not installed."""
+    for package in ("pyspark", "deltalake", "pyarrow"):
+        if importlib.util.find_spec(package) is None:
+            raise MissingExtra(f"the books need {package}: pip install posthouse[pipeline]")
+
+
 @contextlib.contextmanager
 def open_job(session: Session, at: Place, report: Report | None = None) -> Iterator[Job]:
     """The books of a lake, with a session that starts when it is needed and ends with the command."""
+    need_packages()
     from ..pipeline import session as spark
     from ..pipeline.job import Job
 

