@@ -17,7 +17,7 @@ import click
 
 from ..config import Config, Given
 from ..errors import MissingExtra, StoreError, StoreHeld
-from . import log
+from . import log, supervisor
 from .option import pass_session
 from .root import Command, version
 from .session import STORE, Failure, Json, Session
@@ -144,9 +144,11 @@ class _Server:
         async with contextlib.AsyncExitStack() as stack:
             summary = await self._start(stack, loop)
             self._announce(summary)
+            supervisor.tell(os.environ, supervisor.READY, f"serves node {summary['node']}")
             if self._beside is not None:
                 await stack.enter_async_context(self._beside(summary, self._end))
             await self._stop.wait()
+            supervisor.tell(os.environ, supervisor.STOPPING, f"stopping ({self._why})")
             _log.info("stopping (%s)", self._why)
         if self._failure is not None:
             raise Failure("store_failed", f"the engine stopped: {self._failure}", STORE)
