@@ -157,6 +157,30 @@ def test_a_lease_by_mailbox_does_not_change_whose_turn_it_is(scene: Scene) -> No
     assert scene.lease("trio", None, limit=1) == ["x1"]
 
 
+def test_a_lease_by_mailbox_gives_each_lane_its_turn(scene: Scene) -> None:
+    for lane in ("a", "b", "c"):
+        scene.post("plain", *(f"{lane}{n}" for n in range(3)), lane=lane)
+    turns = []
+    for n in range(5):
+        ids = scene.lease("plain", token=f"t{n}", limit=2)
+        turns.append(ids)
+        for id in ids:
+            scene.deliver("plain", id, token=f"t{n}")
+    assert turns == [["a0", "b0"], ["c0", "a1"], ["b1", "c1"], ["a2", "b2"], ["c2"]]
+
+
+def test_a_lane_that_was_alone_in_its_mailbox_takes_turns_with_one_that_comes_later(scene: Scene) -> None:
+    scene.post("plain", "a0", "a1", "a2", lane="a")
+    assert scene.lease("plain", token="t0", limit=1) == ["a0"]
+    scene.deliver("plain", "a0", token="t0")
+    scene.post("plain", "b0", "b1", lane="b")
+    turns = []
+    for n in range(4):
+        turns += scene.lease("plain", token=f"u{n}", limit=1)
+        scene.deliver("plain", turns[-1], token=f"u{n}")
+    assert turns == ["a1", "b0", "a2", "b1"]
+
+
 def test_a_lease_by_desk_passes_over_what_cannot_be_leased(scene: Scene) -> None:
     scene.post("plain", "held", "behind", mailbox="held")
     scene.post("plain", "later", mailbox="later", due_at=scene.in_s(9))

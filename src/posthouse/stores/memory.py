@@ -249,7 +249,11 @@ class MemoryStore:
         if c.mailbox is not None:
             for lane in self._lanes_to_visit(c.desk, c.mailbox):
                 if len(deliveries) < c.limit:
-                    deliveries += self._lease_lane(policy, lane, c, c.limit - len(deliveries))
+                    taken = self._lease_lane(policy, lane, c, c.limit - len(deliveries))
+                    if taken and self._mailboxes[lane[:2]].lanes > 1:
+                        served = self._offset + len(self._events)
+                        self._put(self._lanes, lane, self._lanes[lane]._replace(served=served))
+                    deliveries += taken
             return oc.Leased(c.token, tuple(deliveries))
         for mailbox in sorted(self._in_lane.get(c.desk, {}), key=lambda m: _served(self._mailboxes[c.desk, m])):
             for lane in self._lanes_to_visit(c.desk, mailbox):

@@ -44,12 +44,17 @@ class Leasing(Changes):
             if not taken:
                 self._wake_again(lane, command.at)
             return taken
-        rota = self.work.lane_rota(box)
+        work = self.work
+        rota = work.lane_rota(box)
         taken = []
         visited: list[Lane] = []
         while len(taken) < command.limit and (turn := rota.turn(command.at)) is not None:
             assert isinstance(turn, Lane)
-            taken += self._take(command, turn, command.limit - len(taken))
+            found = self._take(command, turn, command.limit - len(taken))
+            if found and box.lane_count > 1:
+                work.touch_lane(turn)
+                turn.served = work.next_offset + len(work.events) - 1
+            taken += found
             visited.append(turn)
         for lane in visited:
             self._wake_again(lane, command.at)
