@@ -10,13 +10,12 @@ import pytest
 from prometheus_client import Counter
 from prometheus_client.parser import text_string_to_metric_families
 
-from posthouse import metrics as module
 from posthouse.engine.engine import Engine
 from posthouse.errors import ConfigError, StoreUnavailable
 from posthouse.mailbox.command import Filter, Lease, Note, Post, Redrive, Settle, Verdict
 from posthouse.mailbox.message import Message, Ref
 from posthouse.mailbox.policy import PRESETS
-from posthouse.metrics import Metrics, MetricsServer
+from posthouse.metrics import Metrics, MetricsServer, endpoint
 from posthouse.stores.memory import MemoryStore
 
 T = TypeVar("T")
@@ -219,12 +218,12 @@ def test_a_store_that_cannot_be_read_is_500_and_no_traceback(
 
 
 def test_a_request_that_drips_is_cut_off(metrics: Metrics, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "REQUEST_S", 0.1)
+    monkeypatch.setattr(endpoint, "REQUEST_S", 0.1)
     assert request(metrics, b"GET /metrics HT")[0] == 408
 
 
 def test_more_connections_than_allowed_are_turned_away(metrics: Metrics, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "CONNECTIONS_MAX", 2)
+    monkeypatch.setattr(endpoint, "CONNECTIONS_MAX", 2)
 
     async def exchange(server: MetricsServer, host: str, port: int) -> bytes:
         held = [await asyncio.open_connection(host, port) for _ in range(2)]

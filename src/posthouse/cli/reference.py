@@ -1,4 +1,4 @@
-"""The reference pages that are made from the program: docs/reference/cli.md and docs/reference/config.md.
+"""The reference pages that are made from the program: docs/reference/cli.md, config.md and metrics.md.
 
 `python -m posthouse.cli.reference` writes them; a test holds the files to what this makes.
 """
@@ -16,6 +16,7 @@ import click
 from ..config import POLICY_HELP
 from ..mailbox.policy import PRESETS, Policy
 from ..settings import SETTINGS, Kind
+from .reference_metrics import metrics_page
 from .root import common_options, main
 
 _MADE = "<!-- Made by `python -m posthouse.cli.reference`; a test holds this page to the program. -->\n"
@@ -23,7 +24,7 @@ _MADE = "<!-- Made by `python -m posthouse.cli.reference`; a test holds this pag
 
 def pages() -> dict[str, str]:
     """Each page by its file's name."""
-    return {"cli.md": cli_page(), "config.md": config_page()}
+    return {"cli.md": cli_page(), "config.md": config_page(), "metrics.md": f"{_MADE}\n{metrics_page()}"}
 
 
 # The command line

@@ -20,6 +20,9 @@ BUCKET_S = 10.0
 BUCKETS = 30
 KEYS_MAX = 20_000
 """Sessions that are told apart in one bucket; what is more is counted for their desk only."""
+CHANNELS_MAX = 200
+"""Channels that the totals tell apart; all others are one."""
+OTHER = "other"
 
 _WHAT = {
     ev.POSTED: "posted",
@@ -51,6 +54,7 @@ class Meter:
     def __init__(self) -> None:
         self.totals: Counter[tuple[str, str, str]] = Counter()
         """By desk, channel/account and what happened."""
+        self._channels: set[str] = set()
         self._buckets: deque[tuple[float, Counter[tuple[Place, str]]]] = deque(maxlen=BUCKETS)
         self._begun_s: float | None = None
         self._lock = threading.Lock()  # one thread counts, others ask
@@ -71,11 +75,19 @@ class Meter:
             if what is None or event.desk not in (INBOUND_DESK, OUTBOUND_DESK):
                 continue
             channel = channel_of(event.desk, event.mailbox, event.sender)
-            self.totals[event.desk, channel, what] += 1
+            self.totals[event.desk, self._known(channel), what] += 1
             place = Place(event.desk, channel, event.mailbox, event.lane)
             if len(bucket) >= KEYS_MAX and (place, what) not in bucket:
                 place = Place(event.desk, "", "", "")
             bucket[place, what] += 1
+
+    def _known(self, channel: str) -> str:
+        """The channel as the totals name it."""
+        if channel not in self._channels:
+            if len(self._channels) >= CHANNELS_MAX:
+                return OTHER
+            self._channels.add(channel)
+        return channel
 
     def window_s(self, now_s: float) -> float:
         """How long a time the counts are of."""

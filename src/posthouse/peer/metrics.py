@@ -5,14 +5,16 @@ Labels are bounded: types and reasons come from the code, never from another pee
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
-from prometheus_client.registry import Collector
+from prometheus_client.core import Metric
 
 from ..control.peer import OUTBOX_DESK
+from ..mailbox.message import IN_LANE
+from ..metrics.family import COUNTER, GAUGE, SUMMARY, Asked, Family, bounded
 from .node import Peer
+
+WORDS_MAX = 50
 
 _COUNTERS: tuple[tuple[str, str, str], ...] = (
     ("acked", "acknowledged", "Messages that the other side processed and acknowledged."),
@@ -31,44 +33,31 @@ _COUNTERS: tuple[tuple[str, str, str], ...] = (
     ("syncs", "syncs", "Trades that were compared with their other party."),
     ("resent", "resent", "Messages sent again from the history."),
 )
+ONLINE = Family("posthouse_peer_online", GAUGE, "Peers that are connected.")
+COUNTED = {name: Family(f"posthouse_peer_{metric}_total", COUNTER, help) for name, metric, help in _COUNTERS}
+SENT = Family("posthouse_peer_sent_total", COUNTER, "Attempts to send, by type of message.", ("type",))
+RECEIVED = Family("posthouse_peer_received_total", COUNTER, "Messages recorded, by type.", ("type",))
+REFUSED = Family("posthouse_peer_refused_total", COUNTER, "Messages refused at the door, by reason.", ("reason",))
+DELIVERY = Family("posthouse_peer_delivery_seconds", SUMMARY, "From posting to acknowledgement.")
+DEPTH = Family("posthouse_peer_outbox_depth", GAUGE, "Messages that wait or are being sent.")
+FAMILIES = (ONLINE, *COUNTED.values(), SENT, RECEIVED, REFUSED, DELIVERY, DEPTH)
 
 
-class PeerCollector(Collector):
+class PeerCollector(Asked):
     """Asks a peer at each scrape."""
 
     def __init__(self, peer: Peer) -> None:
         self._peer = peer
 
-    def describe(self) -> Iterable[Metric]:
-        """None: their names are fixed."""
-        return []
-
     def collect(self) -> Iterable[Metric]:
         """Everything, freshly read."""
         peer, stats = self._peer, self._peer.stats
-        yield GaugeMetricFamily("posthouse_peer_online", "Peers that are connected.", value=len(peer.network.peers))
-        for name, metric, help in _COUNTERS:
-            yield CounterMetricFamily(f"posthouse_peer_{metric}", help, value=getattr(stats, name))
-        yield _by("posthouse_peer_sent", "Attempts to send, by type of message.", "type", stats.sent)
-        yield _by("posthouse_peer_received", "Messages recorded, by type.", "type", stats.received)
-        yield _by("posthouse_peer_refused", "Messages refused at the door, by reason.", "reason", stats.refused)
-        yield SummaryMetricFamily(
-            "posthouse_peer_delivery_seconds",
-            "From posting to acknowledgement.",
-            count_value=stats.acked,
-            sum_value=stats.latency_s,
-        )
-        depth = sum(view.counts.get(state, 0) for view in _outbox(peer) for state in ("ready", "leased", "received"))
-        yield GaugeMetricFamily("posthouse_peer_outbox_depth", "Messages that wait or are being sent.", value=depth)
-
-
-def _outbox(peer: Peer) -> list[Any]:
-    return [view for view in peer.office.store.desks() if view.desk == OUTBOX_DESK]
-
-
-def _by(name: str, help: str, label: str, counts: Mapping[str, int]) -> CounterMetricFamily:
-    family = CounterMetricFamily(name, help, labels=(label,))
-    # A copy: it grows on the event loop's thread while this one reads.
-    for value, count in sorted(dict(counts).items()):
-        family.add_metric((value,), count)
-    return family
+        yield ONLINE.of(len(peer.network.peers))
+        for name, family in COUNTED.items():
+            yield family.of(getattr(stats, name))
+        yield SENT.by(bounded(stats.sent, WORDS_MAX, "other"))
+        yield RECEIVED.by(bounded(stats.received, WORDS_MAX, "other"))
+        yield REFUSED.by(bounded(stats.refused, WORDS_MAX, "other"))
+        yield DELIVERY.summed(stats.acked, stats.latency_s)
+        outbox = [view for view in peer.office.store.desks() if view.desk == OUTBOX_DESK]
+        yield DEPTH.of(sum(view.counts.get(state, 0) for view in outbox for state in IN_LANE))

@@ -5,11 +5,11 @@ Labels are bounded: reasons come from the code, never from a client, and past ``
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client.core import Metric
 
+from ..metrics.family import COUNTER, GAUGE, Asked, Family, bounded
 from .house import House
 
 REASONS_MAX = 50
@@ -32,39 +32,24 @@ _COUNTERS: tuple[tuple[str, str, str], ...] = (
     ("unparseable", "unparseable_frames", "Frames that were no envelopes."),
     ("store_failures", "store_failures", "Submissions that the store refused."),
 )
+CONNECTIONS = Family("posthouse_relay_connections", GAUGE, "Authenticated connections: agents that are online.")
+COUNTED = {name: Family(f"posthouse_relay_{metric}_total", COUNTER, help) for name, metric, help in _COUNTERS}
+REFUSED = Family("posthouse_relay_refused_total", COUNTER, "Frames refused at the door, by reason.", ("reason",))
+CLOSED = Family("posthouse_relay_closed_total", COUNTER, "Connections that the relay ended, by reason.", ("reason",))
+FAMILIES = (CONNECTIONS, *COUNTED.values(), REFUSED, CLOSED)
 
 
-class RelayCollector(Collector):
+class RelayCollector(Asked):
     """Asks a house at each scrape."""
 
     def __init__(self, house: House) -> None:
         self._house = house
 
-    def describe(self) -> Iterable[Metric]:
-        """None: their names are fixed."""
-        return []
-
     def collect(self) -> Iterable[Metric]:
         """Everything, freshly read."""
         stats = self._house.stats
-        yield GaugeMetricFamily(
-            "posthouse_relay_connections", "Authenticated connections.", value=self._house.connections
-        )
-        for name, metric, help in _COUNTERS:
-            yield CounterMetricFamily(f"posthouse_relay_{metric}", help, value=getattr(stats, name))
-        yield _by_reason("posthouse_relay_refused", "Frames refused at the door, by reason.", stats.refused)
-        yield _by_reason("posthouse_relay_closed", "Connections that the relay ended, by reason.", stats.closed)
-
-
-def _by_reason(name: str, help: str, counts: Mapping[str, int]) -> CounterMetricFamily:
-    family = CounterMetricFamily(name, help, labels=("reason",))
-    rest = 0
-    # A copy: it grows on the event loop's thread while this one reads.
-    for place, (reason, count) in enumerate(sorted(dict(counts).items())):
-        if place < REASONS_MAX:
-            family.add_metric((reason,), count)
-        else:
-            rest += count
-    if rest:
-        family.add_metric(("other",), rest)
-    return family
+        yield CONNECTIONS.of(self._house.connections)
+        for name, family in COUNTED.items():
+            yield family.of(getattr(stats, name))
+        yield REFUSED.by(bounded(stats.refused, REASONS_MAX, "other"))
+        yield CLOSED.by(bounded(stats.closed, REASONS_MAX, "other"))

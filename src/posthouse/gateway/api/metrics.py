@@ -4,40 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client.core import Metric
 
+from ...metrics.family import COUNTER, GAUGE, Asked, Family, bounded
 from .server import Api
 
+OUTCOMES_MAX = 50
 
-class ApiCollector(Collector):
+REQUESTS = Family(
+    "posthouse_gateway_api_requests_total",
+    COUNTER,
+    "Requests to the API that were answered, by the problem they were answered with (ok: none).",
+    ("outcome",),
+)
+CUT = Family(
+    "posthouse_gateway_api_cut_total", COUNTER, "Connections to the API that were cut: too slow, or one too many."
+)
+CONNECTIONS = Family("posthouse_gateway_api_connections", GAUGE, "Connections to the API now.")
+WAITING = Family("posthouse_gateway_api_waiting", GAUGE, "Requests that wait for a message, and streams.")
+FAMILIES = (REQUESTS, CUT, CONNECTIONS, WAITING)
+
+
+class ApiCollector(Asked):
     """Asks a running API at each scrape."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
 
-    def describe(self) -> Iterable[Metric]:
-        """None: their names are fixed."""
-        return []
-
     def collect(self) -> Iterable[Metric]:
         """Everything, freshly asked."""
-        answers = CounterMetricFamily(
-            "posthouse_gateway_api_requests",
-            "Requests to the API that were answered, by the problem they were answered with (ok: none).",
-            labels=("outcome",),
-        )
-        for outcome, count in self._api.answers.copy().items():
-            answers.add_metric((outcome,), count)
-        yield answers
-        yield CounterMetricFamily(
-            "posthouse_gateway_api_cut",
-            "Connections to the API that were cut: too slow, or one too many.",
-            value=self._api.cut,
-        )
-        yield GaugeMetricFamily(
-            "posthouse_gateway_api_connections", "Connections to the API now.", value=self._api.connections
-        )
-        yield GaugeMetricFamily(
-            "posthouse_gateway_api_waiting", "Requests that wait for a message, and streams.", value=self._api.waiting
-        )
+        yield REQUESTS.by(bounded(self._api.answers, OUTCOMES_MAX, "other"))
+        yield CUT.of(self._api.cut)
+        yield CONNECTIONS.of(self._api.connections)
+        yield WAITING.of(self._api.waiting)
