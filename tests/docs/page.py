@@ -208,6 +208,7 @@ def pages() -> Iterator[Path]:
     """Every page that people write (the reference is written by the program)."""
     yield ROOT / "README.md"
     yield ROOT / "CHANGELOG.md"
+    yield ROOT / "SECURITY.md"
     yield ROOT / "protocol" / "relay.md"
     for page in sorted((ROOT / "docs").rglob("*.md")):
         if page.parent.name != "reference":

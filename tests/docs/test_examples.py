@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -133,7 +134,41 @@ def test_what_the_guide_to_channels_shows_is_what_happens(folder: Path, monkeypa
     monkeypatch.syspath_prepend(folder)
     runner = Runner(ROOT / "docs/guides/channels.md", {})
     runner.run()
+    assert runner.scripts >= 1
+
+
+def test_what_the_guide_to_writing_a_channel_shows_is_what_happens(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(folder)
+    runner = Runner(ROOT / "docs/guides/channel.md", {})
+    runner.run()
+    assert runner.scripts >= 1
+
+
+def test_what_the_guide_to_writing_a_handler_shows_is_what_happens(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(folder)
+    # The command in it is `python`.
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
+    runner = Runner(ROOT / "docs/guides/handler.md", {})
+    runner.run()
+    assert runner.commands >= 4
     assert runner.scripts >= 2
+
+
+def test_what_the_guide_to_backups_shows_is_what_happens(folder: Path) -> None:
+    runner = Runner(ROOT / "docs/guides/backup.md", {})
+    runner.run()
+    assert runner.commands >= 9
+    assert runner.scripts >= 1
+
+
+def test_what_the_guide_to_upgrades_shows_is_what_happens(folder: Path) -> None:
+    runner = Runner(ROOT / "docs/guides/upgrade.md", {})
+    runner.run()
+    assert runner.commands >= 8
 
 
 def test_what_the_guide_to_the_gateway_shows_is_what_happens(folder: Path) -> None:
