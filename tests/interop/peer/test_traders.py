@@ -20,13 +20,10 @@ from tests.interop.libp2p.foreign import (
     Foreign,
     foreign,
     go_peer,
-    go_program,
-    kept,
-    node_file,
     node_peer,
     python_peer,
-    run,
 )
+from tests.interop.toolchain import go_build, kept, node_program
 from tests.libp2p.loop import until, within
 from tests.peer.nodes import ALICE, Node, limits, node
 from tests.peer.test_orders import trader
@@ -46,10 +43,9 @@ def go_trader() -> list[str]:
     def build(draft: Path) -> None:
         for path in sources:
             shutil.copy(path, draft)
-        words = [go_program(), "build", "-trimpath", "-o", "trader", "."]
-        run(words, draft, GOFLAGS="-buildvcs=false -mod=readonly", GOWORK="off")
+        go_build(draft, "trader")
 
-    return [str(kept("go-trader", sources, build) / "trader")]
+    return [str(kept("libp2p-go-trader", sources, build) / "trader")]
 
 
 def node_trader() -> list[str]:
@@ -61,7 +57,7 @@ def node_trader() -> list[str]:
         # The same packages as those of the peer on js-libp2p.
         (draft / "node_modules").symlink_to(Path(node_peer()[1]).parent / "node_modules")
 
-    return [node_file("bin/node"), str(kept("node-trader", sources, build) / NODE_TRADER.name)]
+    return [node_program(), str(kept("libp2p-node-trader", sources, build) / NODE_TRADER.name)]
 
 
 def python_trader() -> list[str]:
