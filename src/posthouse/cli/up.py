@@ -135,6 +135,7 @@ class _Server:
         self._stop = asyncio.Event()
         self._why = ""
         self._failure: BaseException | None = None
+        self._metrics: Metrics | None = None
 
     async def run(self) -> None:
         """Serve until a signal or a failure."""
@@ -148,6 +149,8 @@ class _Server:
             if self._beside is not None:
                 await stack.enter_async_context(self._beside(summary, self._end))
             await self._stop.wait()
+            if self._metrics is not None:
+                self._metrics.stopping = True
             supervisor.tell(os.environ, supervisor.STOPPING, f"stopping ({self._why})")
             _log.info("stopping (%s)", self._why)
         if self._failure is not None:
@@ -186,7 +189,7 @@ class _Server:
         )
         stack.push_async_callback(engine.aclose)
         await engine.astart()
-        metrics = Metrics(engine)
+        self._metrics = metrics = Metrics(engine)
         engine.before_trim.append(metrics.catch_up)
         export_s = config.seconds("journal.export_s")
         if export_s:

@@ -45,6 +45,8 @@ class Metrics:
 
     def __init__(self, engine: Engine) -> None:
         self.registry = CollectorRegistry()
+        self.stopping = False
+        """Set when the server has been told to stop: it finishes what is under way and should get nothing new."""
         self._engine = engine
         self._desks = frozenset(engine.store.policies)
         self.events: Tally[tuple[str, str, str]] = Tally()
@@ -97,6 +99,8 @@ class Metrics:
 
     def trouble(self) -> str | None:
         """Why this process should get no work, or None."""
+        if self.stopping:
+            return "the server is stopping"
         failure = self._engine.failure()
         if failure is not None:
             return f"the engine stopped: {failure}"
