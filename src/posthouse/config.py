@@ -56,7 +56,7 @@ _DESK_PATTERN = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 _PLACES = (Kind.PATH, Kind.PLACE)
 _BY_NAME = {s.name: s for s in SETTINGS}
 _BY_VARIABLE = {s.variable: s for s in SETTINGS}
-_SECTIONS = sorted({s.name.partition(".")[0] for s in SETTINGS} | {"channel", "desk"})
+_SECTIONS = sorted({s.name.partition(".")[0] for s in SETTINGS} | {"alert", "channel", "desk"})
 
 POLICY_HELP: Mapping[str, str] = {
     "capacity": "Messages ready, leased or received in one mailbox; more are refused as full.",
@@ -123,6 +123,15 @@ class Section:
 
 
 @dataclass(frozen=True, slots=True)
+class RuleSection:
+    """A section ``[alert.NAME]``: a rule of when somebody is told. What its keys mean, ``control.rule`` knows."""
+
+    name: str
+    values: Mapping[str, Value]
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """Everything that was decided, checked. Made by ``load``."""
 
@@ -135,6 +144,7 @@ class Config:
     desk_values: Mapping[str, Value]
     """What was said about desks, by ``desk.<name>.<field>``."""
     channels: tuple[Section, ...] = ()
+    alerts: tuple[RuleSection, ...] = ()
 
     def path(self, name: str) -> Path:
         """A path setting, absolute."""
@@ -198,6 +208,10 @@ class Config:
             for field, value in shown.items():
                 name = f"channel.{channel.name}.{field}"
                 rows.append({"name": name, "value": value, "source": str(Source.FILE), "where": channel.where})
+        for rule in self.alerts:
+            for field, (value, source, where) in rule.values.items():
+                name = f"alert.{rule.name}.{field}"
+                rows.append({"name": name, "value": value, "source": str(source), "where": where})
         return rows
 
 
@@ -216,16 +230,16 @@ def load(
     base = path.parent if path else folder
     values = {s.name: Value(s.default, Source.DEFAULT, "") for s in SETTINGS}
     desk_values: dict[str, Value] = {}
-    channels: dict[str, dict[str, Value]] = {}
+    named: Named = {"alert": {}, "channel": {}}
     if path:
-        _read_file(path, values, desk_values, channels)
+        _read_file(path, values, desk_values, named)
     _read_environ(environ, folder, values, desk_values)
-    _read_flags(flags, folder, values, desk_values, channels)
+    _read_flags(flags, folder, values, desk_values, named)
     _derive(values, base)
     _debounce(values, desk_values)
     policies = _policies(desk_values)
     _shorten(values, desk_values, policies)
-    return Config(path, base, values, policies, desk_values, _sections(channels))
+    return Config(path, base, values, policies, desk_values, _sections(named["channel"]), _rules(named["alert"]))
 
 
 def _find_file(environ: Mapping[str, str], folder: Path, flag: str | None) -> Path | None:
@@ -238,9 +252,12 @@ def _find_file(environ: Mapping[str, str], folder: Path, flag: str | None) -> Pa
     return None
 
 
-def _read_file(
-    path: Path, values: dict[str, Value], desk_values: dict[str, Value], channels: dict[str, dict[str, Value]]
-) -> None:
+Named = dict[str, dict[str, dict[str, Value]]]
+"""Sections that have a name of their own, as they were written: by ``alert`` or ``channel``, and by that name.
+Under '' stands where a section begins."""
+
+
+def _read_file(path: Path, values: dict[str, Value], desk_values: dict[str, Value], named: Named) -> None:
     try:
         text = path.read_bytes().decode()
         document = tomllib.loads(text)
@@ -264,12 +281,12 @@ def _read_file(
         if not isinstance(table, dict):
             raise ConfigError(f"{where(section)}: {section} is a section: write [{section}] and its keys below")
         for key, raw in table.items():
-            if section == "channel":
+            if section in named:
                 if not isinstance(raw, dict):
-                    raise ConfigError(f"{where(section, key)}: a channel is a section: write [channel.{key}]")
-                _check_channel_name(key, where(section, key))
+                    raise ConfigError(f"{where(section, key)}: it is a section of its own: write [{section}.{key}]")
+                _check_section_name(section, key, where(section, key))
                 read = {field: Value(value, Source.FILE, where(section, key, field)) for field, value in raw.items()}
-                channels[key] = {"": Value(None, Source.FILE, where(section, key)), **read}
+                named[section][key] = {"": Value(None, Source.FILE, where(section, key)), **read}
                 continue
             if section == "desk":
                 if not isinstance(raw, dict):
@@ -323,13 +340,13 @@ def _read_flags(
     folder: Path,
     values: dict[str, Value],
     desk_values: dict[str, Value],
-    channels: dict[str, dict[str, Value]],
+    named: Named,
 ) -> None:
     for name, (text, flag) in flags.items():
         parts = name.split(".")
-        if parts[0] == "channel" and len(parts) == 3:
-            _check_channel_name(parts[1], flag)
-            section = channels.setdefault(parts[1], {"": Value(None, Source.FLAG, flag)})
+        if parts[0] in named and len(parts) == 3:
+            _check_section_name(parts[0], parts[1], flag)
+            section = named[parts[0]].setdefault(parts[1], {"": Value(None, Source.FLAG, flag)})
             section[parts[2]] = Value(_from_text(text), Source.FLAG, flag)
             continue
         if parts[0] == "desk" and len(parts) == 3:
@@ -383,15 +400,23 @@ def _debounce(values: Mapping[str, Value], desk_values: dict[str, Value]) -> Non
         desk_values.setdefault("desk.inbound.quiet_max_s", given._replace(value=5 * given.value))
 
 
-# Channels
+# Channels and alerts
 
 _CHANNEL_PATTERN = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 ACCOUNT_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,126}")
 
 
-def _check_channel_name(name: str, where: str) -> None:
+def _check_section_name(section: str, name: str, where: str) -> None:
     if not _CHANNEL_PATTERN.fullmatch(name):
-        raise ConfigError(f"{where}: a channel's name is lower-case letters, digits, - and _: {_shown(name)}")
+        what = {"alert": "an alert's", "channel": "a channel's"}[section]
+        raise ConfigError(f"{where}: {what} name is lower-case letters, digits, - and _: {_shown(name)}")
+
+
+def _rules(alerts: Mapping[str, Mapping[str, Value]]) -> tuple[RuleSection, ...]:
+    return tuple(
+        RuleSection(name, {key: value for key, value in given.items() if key}, given[""].where)
+        for name, given in alerts.items()
+    )
 
 
 def _sections(channels: Mapping[str, Mapping[str, Value]]) -> tuple[Section, ...]:

@@ -377,8 +377,8 @@ SETTINGS: tuple[Setting, ...] = (
         "gateway.alert",
         Kind.TEXT,
         None,
-        "Who is told of dead letters: `http://…`, `https://…` or `command:PROGRAM ARGUMENTS`. The alert is a durable "
-        "message of its own.",
+        "Who is told of dead letters, and by alert rules: `http://…`, `https://…` or `command:PROGRAM ARGUMENTS`. Each "
+        "alert is a durable message of its own.",
         derived="nobody; they are logged",
         pattern=r"(https?://\S+|command:.+)",
     ),
@@ -389,6 +389,14 @@ SETTINGS: tuple[Setting, ...] = (
         "The key (`whsec_…`) with which alerts over HTTP are signed.",
         derived="none: they are not signed",
         secret=True,
+    ),
+    Setting(
+        "gateway.alert_every_s",
+        Kind.SECONDS,
+        15.0,
+        "How often alert rules are judged; those of the books once a minute at most.",
+        least=0.05,
+        most=3_600,
     ),
     Setting(
         "gateway.outbound_backend",

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from posthouse.control.rule import Rule
 from posthouse.engine.engine import Engine
 from posthouse.gateway.answer import Handler
 from posthouse.gateway.courier import SendLimits
@@ -87,10 +88,21 @@ class House:
         policies: tuple[Policy, ...] = (),
         work: Limits | None = None,
         send: SendLimits | None = None,
+        rules: Sequence[Rule] = (),
+        lake: str = "",
     ) -> AsyncIterator[Gateway]:
         if handler is not None and not hasattr(handler, "handle"):
             handler = FunctionHandler(handler)
-        parts = Parts(channels, handler, alert, work or Limits(grace_s=0.2), send or SendLimits(grace_s=0.2))
+        parts = Parts(
+            channels,
+            handler,
+            alert,
+            work or Limits(grace_s=0.2),
+            send or SendLimits(grace_s=0.2),
+            rules,
+            lake,
+            rules_every_s=LOOK_S,
+        )
         async with self.engine(*policies) as engine:
             gateway = Gateway(engine, parts)
             try:

@@ -14,8 +14,9 @@ from pathlib import Path
 import click
 
 from ..config import POLICY_HELP
+from ..control import rule
 from ..mailbox.policy import PRESETS, Policy
-from ..settings import SETTINGS, Kind
+from ..settings import SETTINGS, Kind, Setting
 from .reference_metrics import metrics_page
 from .root import common_options, main
 
@@ -108,7 +109,16 @@ def config_page() -> str:
         presets=" | ".join(PRESETS),
         rule="|".join(["---"] * (2 + len(PRESETS))),
         fields="\n".join(fields),
+        options="\n".join(_option(setting) for setting in rule.OPTIONS),
+        measures="\n".join(f"| `{name}` | {meaning} |" for name, meaning in rule.MEASURES.items()),
     )
+
+
+def _option(setting: Setting) -> str:
+    """A row of what can be said in a rule."""
+    kind = " · ".join(f"`{choice}`" for choice in setting.choices) if setting.choices else str(setting.kind)
+    default = setting.derived or ("must be said" if setting.default is None else f"`{_toml(setting.default)}`")
+    return f"| `{setting.name}` | {kind} | {default} | {setting.help} |"
 
 
 def _toml(value: object) -> str:
@@ -180,6 +190,19 @@ name, `preset` says which one to start from. `"none"` means no limit. By variabl
 `[channel.<name>]` is one account on one of the gateway's networks; [their keys](channels.md) are those of its kind.
 By flag: `--set channel.telegram.token_file=secrets/telegram`. They have no variables of their own: a secret is in a
 file, or in a variable that a key ending in `_env` names.
+
+## Alerts
+
+`[alert.<name>]` is a rule: when the gateway tells somebody that something is wrong
+([guide](../guides/operate.md#alerts-of-its-own)). By flag: `--set alert.backlog.above=500`. They have no variables.
+
+| key | type | default | meaning |
+|---|---|---|---|
+{options}
+
+| `on` | what is looked at |
+|---|---|
+{measures}
 """
 
 

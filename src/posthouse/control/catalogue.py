@@ -12,6 +12,7 @@ from .operation import OPERATIONS, Answer, Context
 __all__ = ["GROUPS", "OPERATIONS", "load", "run"]
 
 GROUPS = (
+    "alerts",
     "dead",
     "doctor",
     "gateway",

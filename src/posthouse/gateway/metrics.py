@@ -53,7 +53,8 @@ LATE = Family(
     f"State changes of the last five minutes, of the {SESSIONS_MAX} busiest sessions of each desk.",
     ("desk", "mailbox", "lane", "what"),
 )
-FAMILIES = (RUNNING, WORK, UP, SENDING, ALONE, TRAFFIC, WAITING, DEAD, EVENTS, LATE)
+FIRING = Family("posthouse_gateway_alerts_firing", GAUGE, "What is wrong by an alert rule of the gateway.", ("rule",))
+FAMILIES = (RUNNING, WORK, UP, SENDING, ALONE, TRAFFIC, WAITING, DEAD, EVENTS, LATE, FIRING)
 
 
 class GatewayCollector(Asked):
@@ -69,6 +70,8 @@ class GatewayCollector(Asked):
         yield from self._queues()
         yield from self._events()
         yield from self._sessions()
+        watch = self._gateway.watch
+        yield FIRING.by({} if watch is None else {(rule,): count for rule, count in watch.firing.items()})
 
     def _worker(self) -> Iterable[Metric]:
         worker = self._gateway.worker

@@ -18,7 +18,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..control import gateway as control
+from ..control.rule import Rule
 from ..engine.engine import Engine
+from ..engine.tail import Tail
 from ..errors import ConfigError, EngineClosed, StoreError
 from ..mailbox.command import Note
 from ..mailbox.event import CONNECTED, DISCONNECTED, REASONS
@@ -29,7 +31,7 @@ from .channel import Channel, NotAccepted, Receipt
 from .courier import Courier, SendLimits
 from .letter import INBOUND_DESK, OUTBOUND_DESK, Inbound, Json
 from .meter import Meter
-from .tail import Tail
+from .watch import EVERY_S, Watch, missing_accounts
 from .worker import Limits, Worker
 
 log = logging.getLogger("posthouse.gateway")
@@ -45,6 +47,11 @@ class Parts:
     alert: Channel | None = None
     work: Limits = field(default_factory=Limits)
     send: SendLimits = field(default_factory=SendLimits)
+    rules: Sequence[Rule] = ()
+    """When somebody is told that something is wrong."""
+    lake: str = ""
+    """Where the books are that some rules look at."""
+    rules_every_s: float = EVERY_S
 
 
 class GatewayPort:
@@ -122,6 +129,14 @@ class Gateway:
                 raise ConfigError(f"two channels are the same account: {courier.mailbox}")
             self.couriers[courier.mailbox] = courier
             self._ports[courier.mailbox] = GatewayPort(engine, courier)
+        accounts = frozenset(self.couriers)
+        for rule in missing_accounts(parts.rules, accounts):
+            have = ", ".join(sorted(accounts)) or "none"
+            raise ConfigError(
+                f"{rule.where}: alert.{rule.name} is told by {rule.account!r}, and no channel is that account; "
+                f"there are: {have}"
+            )
+        self.watch = Watch(engine, parts.rules, parts.lake, accounts, parts.rules_every_s) if parts.rules else None
         self._handler = parts.handler
         self.worker = None if parts.handler is None else Worker(engine, parts.handler, parts.work)
         self._running = False
@@ -140,6 +155,8 @@ class Gateway:
             self.worker.start()
         elif self._channels:
             log.warning("no handler is set (gateway.handler): what comes in is kept and waits")
+        if self.watch is not None:
+            self.watch.start()
         control.running(self.engine, self.live)
         for channel, mailbox in zip(self._channels, self.couriers, strict=True):
             await channel.start(self._ports[mailbox])
@@ -150,6 +167,8 @@ class Gateway:
             return
         self._running = False
         control.stopped(self.engine)
+        if self.watch is not None:
+            await self.watch.close()
         ending = [courier.close() for courier in self.couriers.values()]
         if self.worker is not None:
             ending.append(self.worker.close())

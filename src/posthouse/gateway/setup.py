@@ -11,6 +11,7 @@ from pathlib import Path
 
 from .. import callee
 from ..config import Config
+from ..control.rule import rules_of
 from ..engine.engine import Engine
 from ..errors import ConfigError
 from .alerts import alert_channel
@@ -35,6 +36,9 @@ def make(config: Config, engine: Engine, environ: Mapping[str, str]) -> Gateway:
         alert=alert_channel(config.text_or_none("gateway.alert"), config.text_or_none("gateway.alert_key")),
         work=work_limits(config),
         send=send_limits(config),
+        rules=rules_of(config),
+        lake=config.text("books.lake"),
+        rules_every_s=config.seconds("gateway.alert_every_s"),
     )
     return Gateway(engine, parts)
 

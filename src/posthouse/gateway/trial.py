@@ -19,6 +19,7 @@ from pathlib import Path
 import orjson
 
 from ..engine.engine import Engine
+from ..engine.tail import Tail
 from ..errors import PosthouseError
 from ..mailbox.event import Event
 from ..mailbox.policy import INBOUND, OUTBOUND, ladder
@@ -28,7 +29,6 @@ from .channel import Port, Sending, Sent
 from .letter import INBOUND_DESK, OUTBOUND_DESK, Inbound, Json, Reply
 from .service import Gateway, Parts
 from .setup import handler_of
-from .tail import Tail
 
 STAGES = ("received", "handling", "sending")
 """Where it can be killed: kept, and not worked on; in the middle of the handler; shown, and not written down."""

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import orjson
 
 from ...engine.engine import Engine
+from ...engine.tail import Tail
 from ...errors import ConfigError, InvalidInput
 from ...mailbox import event as ev
 from ...mailbox.command import Command, Keep, Post
@@ -23,7 +24,6 @@ from ...mailbox.message import SECOND, Ref
 from ..alerts import AlertChannel
 from ..letter import INBOUND_DESK, OUTBOUND_DESK, Outbound, Part
 from ..signature import Key
-from ..tail import Tail
 from . import status
 
 log = logging.getLogger("posthouse.gateway")

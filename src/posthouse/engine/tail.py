@@ -1,4 +1,4 @@
-"""The tail: follows the journal of the gateway's own store, and tells its listeners of every event once.
+"""The tail: follows the journal of an engine's own store, and tells its listeners of every event once.
 
 In: the store's chunks, as they are committed. Out: lists of events to listeners, in order, on the thread that reads.
 It begins where its owner says; what was trimmed before it was read is a gap, and
@@ -13,12 +13,12 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 
-from ..engine.engine import Engine
 from ..errors import EngineClosed, StoreCorrupt, StoreError
 from ..journal.chunk import decode
 from ..mailbox.event import Event
+from .engine import Engine
 
-log = logging.getLogger("posthouse.gateway")
+log = logging.getLogger("posthouse.journal")
 
 EVERY_S = 1.0
 """How often the journal is looked at."""
@@ -46,7 +46,7 @@ class Tail:
         """Begin; on a running event loop."""
         # What is about to be trimmed is read first.
         self._engine.before_trim.append(self.catch_up)
-        self._task = asyncio.create_task(self._run(), name="gateway tail")
+        self._task = asyncio.create_task(self._run(), name="journal tail")
 
     async def close(self) -> None:
         """Read what there is, and stop. Idempotent."""
