@@ -317,7 +317,21 @@ SETTINGS: tuple[Setting, ...] = (
         most=604_800,
     ),
     Setting(
-        "gateway.workers", Kind.WHOLE, 32, "Sessions that are worked on side by side at most.", least=1, most=10_000
+        "gateway.workers",
+        Kind.WHOLE,
+        32,
+        "Sessions of one tenant that are worked on side by side at most.",
+        least=1,
+        most=10_000,
+    ),
+    Setting(
+        "gateway.workers_spare",
+        Kind.WHOLE,
+        8,
+        "Places beyond `gateway.workers` for other tenants, while one has taken all of those: whoever has a long queue "
+        "and a slow handler holds up nobody else.",
+        least=0,
+        most=10_000,
     ),
     Setting(
         "gateway.debounce_s",

@@ -157,6 +157,24 @@ def test_a_lease_by_mailbox_does_not_change_whose_turn_it_is(scene: Scene) -> No
     assert scene.lease("trio", None, limit=1) == ["x1"]
 
 
+def test_a_lease_by_desk_passes_over_the_mailboxes_that_it_names_and_their_turn_stays_theirs(scene: Scene) -> None:
+    for mailbox in ("x", "y"):
+        scene.post("trio", *(f"{mailbox}{n}" for n in range(3)), mailbox=mailbox)
+
+    def besides(*mailboxes: str) -> list[str]:
+        leased = scene.do(Lease("trio", None, "t", limit=1, besides=mailboxes))
+        return [d.message.id for d in leased.deliveries]
+
+    assert besides("x") == ["y0"]
+    assert besides("x", "y") == []
+    assert besides() == ["x0"]
+    assert besides() == ["y1"]
+    assert besides("y") == ["x1"]
+    assert besides("x") == ["y2"]
+    assert besides("x") == []
+    assert besides("y") == ["x2"]
+
+
 def test_a_lease_by_mailbox_gives_each_lane_its_turn(scene: Scene) -> None:
     for lane in ("a", "b", "c"):
         scene.post("plain", *(f"{lane}{n}" for n in range(3)), lane=lane)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -431,5 +432,60 @@ def test_tenants_are_served_in_turn_however_much_one_has_waiting(house: House) -
             await scene.all_are(520, State.DELIVERED)
             last = max(n for n, work in enumerate(scene.given) if work.tenant == "small")
             assert last < 60, "the small tenant waited for the flood"
+
+    asyncio.run(case())
+
+
+def test_a_tenant_whose_handlers_hang_holds_up_no_other_and_never_has_more_than_its_share(house: House) -> None:
+    async def case() -> None:
+        busy: Counter[str] = Counter()
+        most: Counter[str] = Counter()
+        go_on = asyncio.Event()
+
+        async def handle(work: Work) -> None:
+            busy[work.tenant] += 1
+            busy["all"] += 1
+            most.update({name: busy[name] - most[name] for name in (work.tenant, "all") if busy[name] > most[name]})
+            if work.tenant == "flood":
+                await go_on.wait()
+            await asyncio.sleep(0)
+            busy[work.tenant] -= 1
+            busy["all"] -= 1
+
+        async with Scene(house, handle, Limits(slots=4, spare=2, grace_s=0.2)) as scene:
+            await scene.post(*[said(f"flood{n % 20}", n, tenant="flood") for n in range(200)])
+            scene.worker.start()
+            await scene.watch.until(lambda: busy["flood"] == 4)
+            for number in range(10):
+                await scene.post(*[said(f"small{n}", number, tenant="small") for n in range(5)])
+            await scene.all_are(50, State.DELIVERED)
+            assert busy == {"flood": 4, "small": 0, "all": 4}
+            go_on.set()
+            await scene.post(*[said(f"small{n % 7}", n, tenant="small") for n in range(10, 80)])
+            await scene.all_are(320, State.DELIVERED)
+        assert most["flood"] == 4
+        assert 1 <= most["small"] <= 4
+        assert most["all"] <= 6
+
+    asyncio.run(case())
+
+
+def test_a_tenant_alone_has_its_share_and_leaves_the_spare_places_free(house: House) -> None:
+    async def case() -> None:
+        busy = 0
+        most = 0
+
+        async def handle(work: Work) -> None:
+            nonlocal busy, most
+            busy += 1
+            most = max(most, busy)
+            await asyncio.sleep(0.002)
+            busy -= 1
+
+        async with Scene(house, handle, Limits(slots=3, spare=5, grace_s=0.2)) as scene:
+            await scene.post(*[said(f"chat{n % 30}", n) for n in range(120)])
+            scene.worker.start()
+            await scene.all_are(120, State.DELIVERED)
+        assert most == 3
 
     asyncio.run(case())

@@ -201,9 +201,11 @@ def make_post(w: World, desk: str) -> Post:
 def make_lease(w: World, desk: str) -> Lease:
     mailbox = w.pick((*w.mailboxes, None))
     token = w.pick(TOKENS)
+    besides = w.pick(((), (), (), ("m",), ("m", "other"))) if mailbox is None else ()
     return Lease(
-        desk, mailbox, token, w.pick((None, f"h-{token}")), w.pick((1, 2, 3, 10, 10, 0)), w.pick((True, True, False))
-    )
+        desk, mailbox, token, w.pick((None, f"h-{token}")), w.pick((1, 2, 3, 10, 10, 0)), w.pick((True, True, False)),
+        besides,
+    )  # fmt: skip
 
 
 def make_settle(w: World, desk: str) -> Settle:

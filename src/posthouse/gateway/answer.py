@@ -14,8 +14,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import math
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Protocol
 
 from ..errors import InvalidInput, PosthouseError
@@ -61,7 +61,7 @@ class Reject(PosthouseError):
 class Work:
     """What a handler works on: a message, or several of one sender that came close together."""
 
-    __slots__ = ("_loop", "_scope", "_silent_s", "_until", "attempt", "messages")
+    __slots__ = ("_loop", "_silent_s", "_until_s", "attempt", "due_s", "messages")
 
     def __init__(self, messages: Sequence[Inbound], attempt: int) -> None:
         assert messages
@@ -69,9 +69,10 @@ class Work:
         """In order; nearly always one."""
         self.attempt = attempt
         """1 when it is tried for the first time."""
+        self.due_s = math.inf
+        """When something must be heard of it, by the event loop's clock; it is given up then."""
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._scope: asyncio.Timeout | None = None
-        self._silent_s = self._until = 0.0
+        self._silent_s = self._until_s = 0.0
 
     @property
     def message(self) -> Inbound:
@@ -112,22 +113,22 @@ class Work:
             with contextlib.suppress(RuntimeError):  # the loop is closed: the work is long over
                 loop.call_soon_threadsafe(self._put_off)
 
-    def limited(self, silent_s: float, whole_s: float) -> Limited:
-        """TimeoutError where no progress comes for ``silent_s`` seconds, or after ``whole_s`` in all."""
-        return Limited(self, silent_s, whole_s)
-
-    def begin(self, scope: asyncio.Timeout, silent_s: float, whole_s: float) -> None:
-        """From now on ``progress`` puts off the end of this scope."""
-        self._loop = asyncio.get_running_loop()
-        self._scope, self._silent_s, self._until = scope, silent_s, self._loop.time() + whole_s
+    def begin(self, loop: asyncio.AbstractEventLoop, silent_s: float, whole_s: float) -> float:
+        """From now on it is due ``silent_s`` after its last progress, and after ``whole_s`` in all; the instant."""
+        now_s = loop.time()
+        self._loop = loop
+        self._silent_s, self._until_s = silent_s, now_s + whole_s
+        self.due_s = now_s + min(silent_s, whole_s)
+        return self.due_s
 
     def end(self) -> None:
-        """From now on it does nothing."""
-        self._scope = None
+        """Nobody waits for it any more: progress changes nothing."""
+        self._loop = None
+        self.due_s = math.inf
 
     def _put_off(self) -> None:
-        if self._scope is not None and self._loop is not None and not self._scope.expired():
-            self._scope.reschedule(min(self._loop.time() + self._silent_s, self._until))
+        if self._loop is not None:
+            self.due_s = min(self._loop.time() + self._silent_s, self._until_s)
 
     def as_json(self) -> Json:
         """What a handler over HTTP or a command is given."""
@@ -138,27 +139,6 @@ class Work:
             "attempt": self.attempt,
             "messages": [{"id": m.id, **m.as_json()} for m in self.messages],
         }
-
-
-class Limited:
-    """Around a handler's work: the time that it may take."""
-
-    __slots__ = ("_scope", "_silent_s", "_whole_s", "_work")
-
-    def __init__(self, work: Work, silent_s: float, whole_s: float) -> None:
-        self._work, self._silent_s, self._whole_s = work, silent_s, whole_s
-        self._scope = asyncio.timeout(min(silent_s, whole_s))
-
-    async def __aenter__(self) -> None:
-        await self._scope.__aenter__()
-        self._work.begin(self._scope, self._silent_s, self._whole_s)
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._work.end()
-        # It raises TimeoutError in place of the cancellation that it caused.
-        await self._scope.__aexit__(kind, error, trace)
 
 
 class Handler(Protocol):

@@ -68,6 +68,7 @@ def work_limits(config: Config) -> Limits:
     """What the worker goes by."""
     return Limits(
         slots=config.whole("gateway.workers"),
+        spare=config.whole("gateway.workers_spare"),
         timeout_s=config.seconds("gateway.handler_timeout_s"),
         max_s=config.seconds("gateway.handler_max_s"),
     )

@@ -6,8 +6,9 @@
                                               ├ Away → back, uncounted
                                               └ Reject → dead letter
 
-One message (or batch) of a session at a time: that is the desk's window. Sessions run side by side up to ``slots``.
-Which comes next, the engine says: the least recently served tenant, in it the least recently served session.
+One message (or batch) of a session at a time: that is the desk's window. Sessions run side by side up to ``slots`` for
+one tenant, and ``spare`` more for the others (``Places``). Which comes next, the engine says: the least recently served
+tenant, in it the least recently served session. What is done in one turn of the event loop is settled together.
 A lease is renewed while its handler works. A handler whose lease was lost all the same (the process slept, the store
 was away) is cancelled; were it to go on, it could neither settle nor reply, since both need the lease.
 
@@ -17,8 +18,10 @@ In: the engine, a handler. Out: commands. It keeps no message and knows no chann
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import logging
+import math
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,12 +33,15 @@ from ..mailbox.message import SECOND, check_message
 from ..mailbox.outcome import FAILURES, Delivery, Leased, LeaseLost, Outcome, Refused
 from .answer import DELAY_S_MAX, Away, Handler, Reject, RetryLater, Work
 from .letter import INBOUND_DESK, Inbound, Reply
+from .places import Places
 from .stats import WorkerStats
 
 log = logging.getLogger("posthouse.gateway")
 
 LEASES_MAX = 64
 """Leases that are asked for in one go."""
+SETTLED_MAX = 250
+"""Sessions that are settled in one go; more are settled in several."""
 ERROR_CHARS_MAX = 2_000
 STORE_PAUSE_S = 1.0
 """How long to wait after the store refused, before the same is tried again."""
@@ -46,6 +52,9 @@ class Limits:
     """What a worker goes by."""
 
     slots: int = 32
+    """Sessions of one tenant side by side."""
+    spare: int = 0
+    """Places beyond those, for other tenants."""
     timeout_s: float = 120.0
     """Without a word from the handler."""
     max_s: float = 3_600.0
@@ -57,17 +66,22 @@ class Limits:
 class _Job:
     """One lease and the task that works on it."""
 
-    __slots__ = ("deliveries", "lost", "replies", "settling", "task", "token", "what")
+    __slots__ = (
+        "commands", "deliveries", "late", "lost", "replies", "settling", "task", "tenant", "token", "what",
+        "work",
+    )  # fmt: skip
 
     def __init__(self, token: str, deliveries: Sequence[Delivery]) -> None:
         self.token = token
         self.deliveries = deliveries
+        self.tenant = deliveries[0].message.mailbox
         self.task: asyncio.Task[None] | None = None
-        self.lost = False
-        self.settling = False
+        self.work: Work | None = None
+        self.lost = self.late = self.settling = False
         self.what = ""
         """What became of it, as ``WorkerStats`` counts it."""
         self.replies = 0
+        self.commands: list[Command] = []
 
 
 class Worker:
@@ -91,15 +105,22 @@ class Worker:
         self._tokens = (f"{secrets.token_hex(8)}-{number}" for number in itertools.count())
         self._asked: set[str] = set()
         """Tokens of leases that were asked for and not answered yet."""
+        self._places = Places(self._limits.slots, self._limits.spare)
         self._jobs: dict[str, _Job] = {}
+        self._done: list[_Job] = []
+        """Jobs that were done in this turn of the loop and are to be settled."""
         self._room = asyncio.Event()
         self._room.set()
         self._backlog = False
         """More is due than there are places: who settles takes the next in the same commit."""
+        self._loop: asyncio.AbstractEventLoop
+        self._look_at_s = math.inf
+        self._looking: asyncio.TimerHandle | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
         """Begin to work; on a running event loop."""
+        self._loop = asyncio.get_running_loop()
         self._tasks.append(watched(asyncio.create_task(self._dispatch(), name="the worker")))
         lease_s = self._engine.store.policies[self._desk].lease_s
         if lease_s is not None:
@@ -113,13 +134,21 @@ class Worker:
         self._backlog = False
         tasks[0].cancel()
         await asyncio.gather(tasks[0], return_exceptions=True)
+        try:
+            async with asyncio.timeout(self._limits.grace_s):
+                while self._jobs:
+                    self._room.clear()
+                    await self._room.wait()
+        except TimeoutError:
+            pass
         running = [job.task for job in self._jobs.values() if job.task is not None]
-        if running:
-            await asyncio.wait(running, timeout=self._limits.grace_s)
         for task in (*tasks[1:], *running):
             task.cancel()
         await asyncio.gather(*tasks[1:], *running, return_exceptions=True)
-        # A lease that was on its way when the dispatcher stopped is before these in the queue.
+        if self._looking is not None:
+            self._looking.cancel()
+        self._settle_all()
+        # Whatever was submitted before these, leases among it, takes effect before them.
         left = [*self._asked, *self._jobs]
         self._asked.clear()
         self._jobs.clear()
@@ -136,11 +165,11 @@ class Worker:
         want = 1
         while True:
             await self._room.wait()
-            free = self._limits.slots - len(self._jobs)
-            if free <= 0:
+            most = min(self._places.whole - len(self._jobs), self._places.at_once(), LEASES_MAX)
+            if most <= 0:
                 self._room.clear()  # who settled has taken the next one itself
                 continue
-            want = max(1, min(want, free, LEASES_MAX))
+            want = max(1, min(want, most))
             with self._engine.bell.ticket(self._desk, None) as ticket:
                 try:
                     taken = await self._lease(want)
@@ -159,13 +188,18 @@ class Worker:
 
     async def _lease(self, count: int) -> int:
         """Take up to so many lanes' next messages, and start on them; how many there were."""
-        leases = [self._next_lease() for _ in range(count)]
-        outcomes = await self._engine.apply(*leases)
-        return sum(self._taken(outcome) for outcome in outcomes)
+        full = self._places.full()
+        leases = [self._next_lease(full) for _ in range(count)]
+        try:
+            outcomes = await self._engine.apply(*leases)
+        finally:
+            self._places.asked -= count
+        return sum([self._taken(outcome) for outcome in outcomes])
 
-    def _next_lease(self) -> Lease:
-        lease = Lease(self._desk, None, next(self._tokens), self._holder)
+    def _next_lease(self, full: tuple[str, ...]) -> Lease:
+        lease = Lease(self._desk, None, next(self._tokens), self._holder, besides=full)
         self._asked.add(lease.token)
+        self._places.asked += 1
         return lease
 
     def _taken(self, outcome: Outcome) -> bool:
@@ -181,10 +215,11 @@ class Worker:
 
     def _begin(self, job: _Job) -> None:
         self._jobs[job.token] = job
+        self._places.take(job.tenant)
         self.stats.running = len(self._jobs)
-        if len(self._jobs) >= self._limits.slots:
+        if len(self._jobs) >= self._places.whole:
             self._room.clear()
-        job.task = asyncio.create_task(self._work(job))
+        job.task = self._loop.create_task(self._work(job))
 
     def _over(self, job: _Job) -> None:
         """The lease is settled or lost: nothing is to be given back."""
@@ -196,22 +231,18 @@ class Worker:
 
     async def _work(self, job: _Job) -> None:
         try:
-            commands = await self._handled(job)
+            job.commands = await self._handled(job)
         except asyncio.CancelledError:
+            self._places.leave(job.tenant)
             if not job.lost:
                 raise  # told to stop: the lease is given back with the others
             self.stats.fenced += len(job.deliveries)
             self._over(job)
             return
         job.settling = True
-        try:
-            await self._settle(job, commands)
-        except EngineClosed:
-            self._over(job)  # the next process finds the lease, and takes it from there
-        except Exception:
-            # Nobody renews its lease any more, so it comes again when that is over.
-            log.exception("%s could not be settled", job.deliveries[-1].message.id)
-            self._over(job)
+        if not self._done:
+            self._loop.call_soon(self._settle_all)
+        self._done.append(job)
 
     async def _handled(self, job: _Job) -> list[Command]:
         """Have it handled; how it is to be settled."""
@@ -220,10 +251,11 @@ class Worker:
         except InvalidInput as wrong:
             job.what = "rejected"
             return self._all(job, Verdict.DEAD, error=f"not a message of the gateway: {wrong}")
+        job.work = work
+        self._limit(work)
         try:
-            async with work.limited(self._limits.timeout_s, self._limits.max_s):
-                replies = await self._handler.handle(work)
-            posts = self._posts(work, replies)
+            replies = await self._handler.handle(work)
+            posts = self._posts(work, replies) if replies else []
         except RetryLater as later:
             job.what = "retried"
             reason = "rate_limited" if later.rate_limited else None
@@ -234,7 +266,9 @@ class Worker:
         except (Reject, InvalidInput) as rejection:
             job.what = "rejected"
             return self._all(job, Verdict.REJECTED, error=str(rejection))
-        except TimeoutError:
+        except asyncio.CancelledError:
+            if job.lost or not job.late:
+                raise
             job.what = "timed_out"
             slow = f"the handler said nothing for {self._limits.timeout_s:g} s, or worked for {self._limits.max_s:g} s"
             return self._all(job, Verdict.RETRY, error=slow)
@@ -242,8 +276,11 @@ class Worker:
             job.what = "retried"
             log.warning("the handler failed on %s", work.message.id, exc_info=error)
             return self._all(job, Verdict.RETRY, error=f"{type(error).__name__}: {error}")
+        finally:
+            work.end()
         job.what, job.replies = "handled", len(posts)
-        return [Together((*posts, *self._all(job, Verdict.DELIVERED)))]
+        settles = self._all(job, Verdict.DELIVERED)
+        return settles if len(settles) == 1 and not posts else [Together((*posts, *settles))]
 
     def _posts(self, work: Work, replies: Sequence[Reply]) -> list[Post]:
         now = self._engine.now()
@@ -260,44 +297,118 @@ class Worker:
     ) -> list[Command]:
         """The same for every message of the batch."""
         due_at = None if after_s is None else self._engine.now() + int(bounded_s(after_s) * SECOND)
-        text = error.encode(errors="replace").decode()[:ERROR_CHARS_MAX] or None
+        text = error.encode(errors="replace").decode()[:ERROR_CHARS_MAX] if error else None
         return [
             Settle(d.message.ref, job.token, verdict, due_at=due_at, reason=reason, error=text, holder=self._holder)
             for d in job.deliveries
         ]
 
-    async def _settle(self, job: _Job, commands: list[Command]) -> None:
-        """Settle it and, where more is due than there are places, take the next in its place in the same commit."""
-        lease = self._next_lease() if self._backlog else None
-        following: Outcome | None = None
-        while True:
-            try:
-                outcomes = await self._engine.apply(*commands, *([] if lease is None else [lease]))
-            except EngineClosed:
-                raise
-            except StoreError as error:
-                # Whether it took effect may be unknown: if it did, the repeat finds no lease and does nothing.
-                log.error("%s is not settled yet: %s", job.deliveries[-1].message.id, error)
-                lease = None
-                await asyncio.sleep(STORE_PAUSE_S)
+    # Its time.
+
+    def _limit(self, work: Work) -> None:
+        """From now on the work is given up where nothing is heard of it. One timer looks after all of them."""
+        due_s = work.begin(self._loop, self._limits.timeout_s, self._limits.max_s)
+        if due_s < self._look_at_s:
+            self._look_at(due_s)
+
+    def _look_at(self, at_s: float) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+            self._looking = None
+        self._look_at_s = at_s
+        if at_s < math.inf:
+            self._looking = self._loop.call_at(at_s, self._look)
+
+    def _look(self) -> None:
+        now_s = self._loop.time()
+        soonest_s = math.inf
+        for job in self._jobs.values():
+            if job.work is None or job.task is None:
                 continue
-            outcome = outcomes[0]
-            if lease is not None:
-                following, lease = outcomes[-1], None
-            if isinstance(outcome, Refused) and isinstance(commands[0], Together):
+            if job.work.due_s <= now_s:
+                job.late = True
+                job.work.end()
+                job.task.cancel()
+            else:
+                soonest_s = min(soonest_s, job.work.due_s)
+        self._look_at(soonest_s)
+
+    # Settling.
+
+    def _settle_all(self) -> None:
+        """Settle what was done in this turn of the loop."""
+        done, self._done = self._done, []
+        for first in range(0, len(done), SETTLED_MAX):
+            self._settle(done[first : first + SETTLED_MAX], follow=True)
+
+    def _settle(self, jobs: list[_Job], *, follow: bool) -> None:
+        """Settle these and, where more is due than there are places, take the next in theirs in the same commit."""
+        leases: list[Lease] = []
+        if follow:
+            for job in jobs:
+                more = self._places.leave(job.tenant)
+                if (more or self._backlog) and self._tasks:
+                    leases.append(self._next_lease(self._places.full()))
+        try:
+            future = self._engine.submit(*[command for job in jobs for command in job.commands], *leases)
+        except Exception as error:
+            self._places.asked -= len(leases)
+            self._asked.difference_update([lease.token for lease in leases])
+            self._failed(jobs, error)
+        else:
+            future.add_done_callback(functools.partial(self._settled, jobs, len(leases)))
+
+    def _settled(self, jobs: list[_Job], leases: int, future: asyncio.Future[list[Outcome]]) -> None:
+        self._places.asked -= leases
+        error = future.exception()
+        if error is not None:
+            self._failed(jobs, error)
+            return
+        outcomes = future.result()
+        refused: list[_Job] = []
+        number = 0
+        for job in jobs:
+            outcome = outcomes[number]
+            number += len(job.commands)
+            if isinstance(outcome, Refused) and isinstance(job.commands[0], Together):
                 # The reply cannot be stored (oversize), and so never could be.
                 job.what, job.replies = "rejected", 0
-                commands = self._all(job, Verdict.REJECTED, error=_refusal(outcome))
+                job.commands = self._all(job, Verdict.REJECTED, error=_refusal(outcome))
+                refused.append(job)
                 continue
-            break
-        if isinstance(outcome, FAILURES):
-            job.what, job.replies = "fenced", 0
-            log.warning("%s was handled, but its lease was lost: dropped", job.deliveries[-1].message.id)
-        setattr(self.stats, job.what, getattr(self.stats, job.what) + len(job.deliveries))
-        self.stats.replies += job.replies
-        self._over(job)
-        if following is not None and not self._taken(following):
-            self._backlog = False
+            if isinstance(outcome, FAILURES):
+                job.what, job.replies = "fenced", 0
+                log.warning("%s was handled, but its lease was lost: dropped", job.deliveries[-1].message.id)
+            setattr(self.stats, job.what, getattr(self.stats, job.what) + len(job.deliveries))
+            self.stats.replies += job.replies
+            self._over(job)
+        for outcome in outcomes[number:]:
+            if not self._taken(outcome):
+                self._backlog = False
+        if refused:
+            self._settle(refused, follow=False)
+
+    def _failed(self, jobs: list[_Job], error: BaseException) -> None:
+        """They are not settled, or whether they are is unknown."""
+        if isinstance(error, StoreError) and not isinstance(error, EngineClosed):
+            # If it took effect, the repeat finds no lease and does nothing.
+            log.error("%d messages are not settled yet: %s", len(jobs), error)
+            self._loop.call_later(STORE_PAUSE_S, self._settle_again, jobs)
+        elif len(jobs) > 1 and not isinstance(error, EngineClosed):
+            # The fault is one message's: the others are settled without it.
+            for job in jobs:
+                self._settle([job], follow=False)
+        else:
+            if not isinstance(error, EngineClosed):
+                # Nobody renews its lease any more, so it comes again when that is over.
+                log.error("%s could not be settled", jobs[0].deliveries[-1].message.id, exc_info=error)
+            for job in jobs:
+                self._over(job)  # after a closed engine, the next process finds the lease, and takes it from there
+
+    def _settle_again(self, jobs: list[_Job]) -> None:
+        left = [job for job in jobs if job.token in self._jobs]
+        if left:
+            self._settle(left, follow=False)
 
     # Renewing.
 

@@ -43,6 +43,7 @@ ERROR_CHARS_MAX = 65_536
 DETAIL_BYTES_MAX = 16_384
 TOGETHER_MAX = 1_000
 """Commands in one all-or-nothing group: it is one step of a commit and cannot be cut."""
+BESIDES_MAX = 1_000
 COUNT_MAX = 2**63 - 1
 KEY_BYTES_MAX = 1_024
 VALUE_BYTES_MAX = 65_536
@@ -107,6 +108,19 @@ def _check_lease(c: Any, policies: Policies) -> None:
     _check_holder(c.holder)
     _check_limit(c.limit)
     _check_flag("bodies", c.bodies)
+    if c.besides:
+        _check_besides(c)
+
+
+def _check_besides(c: Any) -> None:
+    if type(c.besides) is not tuple:
+        raise InvalidInput(f"besides must be a tuple of mailboxes, not {type(c.besides).__name__}")
+    if c.mailbox is not None:
+        raise InvalidInput("besides is for a lease by desk: mailbox must be None")
+    if len(c.besides) > BESIDES_MAX:
+        raise InvalidInput(f"besides names at most {BESIDES_MAX} mailboxes, not {len(c.besides)}")
+    for mailbox in c.besides:
+        check_place("besides", mailbox)
 
 
 def _check_renew(c: Any, policies: Policies) -> None:

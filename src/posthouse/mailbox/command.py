@@ -69,6 +69,8 @@ class Lease(NamedTuple):
     holder: str | None = None
     limit: int = 1
     bodies: bool = True
+    besides: tuple[str, ...] = ()
+    """Mailboxes that a lease by desk passes over, as if they were paused; their turn stays theirs."""
     at: Instant = 0
 
 

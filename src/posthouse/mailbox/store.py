@@ -23,7 +23,8 @@ How the commands behave, beyond their own docstrings; a store is right when it a
   The run's members get ``batch`` = the first id. A limit does not cut a batch. The ``leased`` events of
   a batch of two or more carry its first id.
 - Lease by desk picks among mailboxes that have a lane to lease the least recently served one, in it the
-  least recently served lane (never served first, then by creation), and takes from that lane only;
+  least recently served lane (never served first, then by creation), and takes from that lane only; mailboxes
+  that it names in ``besides`` are passed over;
   served = the journal offset of its last ``leased`` event by such a lease. Lease by mailbox visits its
   lanes in that order, too, and those it takes from are served by it (the only lane of a mailbox needs no
   turn, so nothing is noted of it); the mailbox's own turn in its desk stays what it was.

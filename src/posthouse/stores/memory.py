@@ -256,6 +256,8 @@ class MemoryStore:
                     deliveries += taken
             return oc.Leased(c.token, tuple(deliveries))
         for mailbox in sorted(self._in_lane.get(c.desk, {}), key=lambda m: _served(self._mailboxes[c.desk, m])):
+            if mailbox in c.besides:
+                continue
             for lane in self._lanes_to_visit(c.desk, mailbox):
                 deliveries = self._lease_lane(policy, lane, c, c.limit)
                 if deliveries:

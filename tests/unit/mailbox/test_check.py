@@ -44,6 +44,7 @@ GOOD: list[Command] = [
     Post(MESSAGE._replace(due_at=1, expires_at=2, cause="0", headers={"a": "b"}), False, True, "import"),
     Lease("mail", None, "t"),
     Lease("mail", "alice", "t", "me", 100, False),
+    Lease("mail", None, "t", besides=("alice", "bob")),
     Renew("mail", "t"),
     Renew("mail", "t", REF, 3),
     Settle(REF, "t", Verdict.DELIVERED),
@@ -111,6 +112,11 @@ BAD: list[tuple[Any, str]] = [
     (Lease("mail", None, "t", limit=True), "limit must be a whole number, not bool"),
     (Lease("mail", None, "t", limit=10**9), "limit must be between"),
     (Lease("mail", None, "t", bodies="yes"), "bodies must be"),  # type: ignore[arg-type]
+    (Lease("mail", None, "t", besides=["alice"]), "besides must be a tuple"),  # type: ignore[arg-type]
+    (Lease("mail", None, "t", besides=("",)), "besides must not be empty"),
+    (Lease("mail", None, "t", besides=(7,)), "besides must be a string"),  # type: ignore[arg-type]
+    (Lease("mail", None, "t", besides=("alice",) * 1_001), "besides names at most"),
+    (Lease("mail", "bob", "t", besides=("alice",)), "besides is for a lease by desk"),
     (Keep("", "key", b""), "shelf must not be empty"),
     (Keep("a\nb", "key", b""), "shelf holds a control character"),
     (Keep("shelf", "", b""), "key must not be empty"),

@@ -64,8 +64,14 @@ class Leasing(Changes):
         work = self.work
         at = command.at
         rota = work.rota(desk)
-        while (box := rota.turn(at)) is not None:
+        besides = command.besides
+        passed: list[Box] = []
+        taken: list[Entry] = []
+        while not taken and (box := rota.turn(at)) is not None:
             assert isinstance(box, Box)
+            if besides and box.name in besides:
+                passed.append(box)
+                continue
             if box.paused is not None:
                 continue  # Resume wakes it
             lanes = work.lane_rota(box)
@@ -79,14 +85,12 @@ class Leasing(Changes):
                     self._wake_again(lane, at)
                     break
                 self._wake_again(lane, at)
-            else:
-                taken = []
             next_at = lanes.next_at()
             if next_at is not None:
                 rota.wake(box, next_at)
-            if taken:
-                return taken
-        return []
+        for box in passed:
+            rota.wake(box, 0)
+        return taken
 
     def _wake_again(self, lane: Lane, at: Instant) -> None:
         """After a visit: say when the lane may be leased from next, if time alone brings it about."""
@@ -178,7 +182,7 @@ class Leasing(Changes):
         return run
 
     def _hold(self, command: Lease, entry: Entry, detail: str | None) -> None:
-        _, _, token, holder, _, _, at = command
+        _, _, token, holder, _, _, _, at = command
         work = self.work
         work.touch(entry)
         work.fly(entry)
