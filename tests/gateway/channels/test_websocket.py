@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.gateway.channels.setups import setup
 from tests.gateway.channels.websocket_bench import TOKEN, WebSocketBench
+from tests.gateway.conftest import House, messages
+from tests.gateway.wsnet import WsNetwork
 
 from posthouse.errors import ConfigError
 from posthouse.gateway.channel import Offline, Reconciled, Sent, Unclear
 from posthouse.gateway.channels.bench import Trial, trial
 from posthouse.gateway.channels.websocket import WebSocket
+from posthouse.gateway.letter import INBOUND_DESK
+from posthouse.mailbox.command import Post
 
 
 def run(story: Callable[[WebSocketBench, Trial], Awaitable[None]], **values: Any) -> None:
@@ -166,3 +171,23 @@ def test_a_section_without_a_server_cannot_be_used():
         with pytest.raises(ConfigError, match=said) as caught:
             WebSocket(setup("websocket", values))
         assert TOKEN not in str(caught.value)
+
+
+def test_what_comes_together_is_kept_in_few_commits_and_in_its_order(tmp_path: Path):
+    async def story() -> None:
+        async with WsNetwork(keys=True, tells=True) as network:
+            for number in range(300):
+                network.say(f"chat{number % 3}", f"m{number}", str(number))
+            channel = WebSocket(setup("websocket", {"url": network.url}))
+            async with House(tmp_path / "gateway.db").gateway(channel) as gateway:
+                engine = gateway.engine
+                groups: list[int] = []
+                engine.on_commit.append(
+                    lambda commands, *_: groups.append(sum(isinstance(command, Post) for command in commands))
+                )
+                await network.until(lambda: network.unreceived == 0)
+                kept = [view.message.id for view in messages(engine, INBOUND_DESK)]
+        assert kept == [f"m{number}" for number in range(300)]
+        assert len([posts for posts in groups if posts]) < 150, groups
+
+    asyncio.run(story())
