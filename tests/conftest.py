@@ -1,7 +1,8 @@
-"""Which form of the hot path the tests' own process runs: the sources, or (POSTHOUSE_TEST_NATIVE=1) what was compiled.
+"""Which form of the hot path the tests' own process runs, and which tests stay together where several processes run.
 
-Tests plant faults by replacing functions and sizes, which compiled code does not notice. Processes that tests start
-use what is compiled wherever it is there.
+The form is that of the sources, or (POSTHOUSE_TEST_NATIVE=1) what was compiled. Tests plant faults by replacing
+functions and sizes, which compiled code does not notice. Processes that tests start use what is compiled wherever it is
+there.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -17,3 +19,14 @@ if os.environ.get("POSTHOUSE_TEST_NATIVE") == "1":
         pytest.exit("the sources have changed since the hot path was compiled: any ./dev command compiles it", 1)
 else:
     sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__name__ != "NativeFinder"]
+
+
+TOGETHER = ("pipeline", "interop")
+"""Folders whose tests share what is costly to have twice: a Spark, programs that are built."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A file's tests run in one process, and so do those of some folders."""
+    for item in items:
+        path = item.path.relative_to(Path(__file__).parent)
+        item.add_marker(pytest.mark.xdist_group(path.parts[0] if path.parts[0] in TOGETHER else str(path)))
