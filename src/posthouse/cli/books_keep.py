@@ -1,11 +1,11 @@
 """Keeping the books beside a running server: every few minutes, in a process of its own.
 
 In: the configuration. Out: the lake's tables, and a line of the log for each turn. The server's side is ``Keeper``;
-``main`` is the process, started with ``python -m posthouse.cli.books_keep``. They talk over pipes, a line of JSON
-each way: settings first, then ``run``, answered by what was done. Spark is started at the first turn that has
-something to do and stays warm from then on. The process has a bounded heap and takes the processor only when nobody
-else wants it. It ends when its standard input does, so it never outlives the server, however that ends; a turn that
-is cut short is done again by the next one.
+``main`` is the process, started with ``python -m posthouse.cli.books_keep``. They talk over pipes, in lines of JSON:
+settings first, then ``run``, answered by lines of progress and by what was done. Spark is started at the first turn
+that has something to do and stays warm from then on. The process has a bounded heap and takes the processor only when
+nobody else wants it. It ends when its standard input does, so it never outlives the server, however that ends; a turn
+that is cut short is done again by the next one.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from ..config import Config
-from ..errors import MissingExtra, PosthouseError
+from ..errors import MissingExtra, PosthouseError, StoreUnavailable
 from .books_place import need_packages
 
 if TYPE_CHECKING:
@@ -46,7 +46,11 @@ JAVA_OPTIONS = "-XX:+UseSerialGC -XX:MaxMetaspaceSize=384m -XX:ReservedCodeCache
 EVENTS_PER_MB = 1_000
 """How large a batch may be for each MiB of the heap."""
 
+REPORT_S = 0.2
+"""How often it is told how far a turn is."""
+
 Answer = dict[str, Any]
+Report = Callable[[int, int | None, str], None]
 
 
 def missing(environment: Mapping[str, str]) -> str | None:
@@ -82,12 +86,21 @@ class Keeper:
         self._words: deque[str] = deque(maxlen=20)
         self._listener: asyncio.Task[None] | None = None
         self._seen: tuple[int, float] | None = None
+        self._turns = asyncio.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._progress: tuple[int, int | None, str] = (0, None, "waiting")
+        self._last: Answer | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
         """Keep the books until ``stop``."""
         lacking: str | None = None
         pause_s = self._every_s
+        self._loop, self._stop = asyncio.get_running_loop(), stop
         try:
+            if not self._every_s:
+                # Only when somebody asks.
+                await stop.wait()
             while lacking is None and not await _set_within(stop, pause_s):
                 try:
                     good = await self._turn(stop)
@@ -97,14 +110,54 @@ class Keeper:
             if lacking is not None:
                 _log.warning("the books are not kept: %s", lacking)
         finally:
+            self._loop = None
             await self._end()
+
+    def standing(self) -> Answer:
+        """Whether a turn is under way, and what became of the last one; from any thread."""
+        return {"running": self._turns.locked(), "every_s": self._every_s, "last": self._last}
+
+    def run_now(self, report: Report) -> Answer:
+        """Bring the books up to date now: what was done, or a StoreError; from a thread that may wait.
+
+        Whoever stops waiting (``report`` raises) stops nothing else: the turn goes on to its end.
+        """
+        loop = self._loop
+        if loop is None:
+            raise StoreUnavailable("the books are not kept here any more; the log says why")
+        turn = asyncio.run_coroutine_threadsafe(self._now(), loop)
+        while True:
+            try:
+                return turn.result(REPORT_S)
+            except TimeoutError:
+                report(*self._progress)
+
+    async def _now(self) -> Answer:
+        assert self._stop is not None
+        async with self._turns:
+            seen = await asyncio.to_thread(newest, self._journal)
+            if seen is None:
+                return {"segments": 0, "events": 0, "batches": 0, "rejected": [], "findings": []}
+            await self._take_in(self._stop, seen)
+            if self._stop.is_set() or self._last is None:
+                raise StoreUnavailable("the server stops; the turn is done again by the next one")
+            if self._last["error"] is not None:
+                raise StoreUnavailable(f"the books were not brought up to date: {self._last['error']}")
+            done: Answer = self._last["done"]
+            return done
 
     async def _turn(self, stop: asyncio.Event) -> bool:
         """Bring the books up to date, if there is anything new; whether that went well."""
-        seen = await asyncio.to_thread(newest, self._journal)
-        if seen is None or seen == self._seen:
-            return True
+        async with self._turns:
+            seen = await asyncio.to_thread(newest, self._journal)
+            return True if seen is None or seen == self._seen else await self._take_in(stop, seen)
+
+    def _ended(self, done: Answer | None, error: str | None, took_s: float) -> None:
+        self._last = {"at": int(time.time() * 1_000_000), "took_s": took_s, "done": done, "error": error}
+
+    async def _take_in(self, stop: asyncio.Event, seen: tuple[int, float]) -> bool:
         begun = time.monotonic()
+        self._progress = (0, None, "beginning")
         asking = asyncio.ensure_future(self._ask({"run": True}))
         stopping = asyncio.ensure_future(stop.wait())
         await asyncio.wait((asking, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -118,14 +171,18 @@ class Keeper:
         if answer is None:
             said = f": {self._words[-1]}" if self._words else ""
             _log.error("the process of the books ended%s", said)
+            self._ended(None, f"the process of the books ended{said}", time.monotonic() - begun)
             await self._end()
             return False
         if "missing" in answer:
+            self._ended(None, answer["missing"], time.monotonic() - begun)
             raise MissingExtra(answer["missing"])
         if "error" in answer:
             _log.error("the books were not brought up to date: %s", answer["error"])
+            self._ended(None, answer["error"], time.monotonic() - begun)
             return False
         self._seen = seen
+        self._ended(answer, None, time.monotonic() - begun)
         if answer["segments"]:
             _log.info(
                 "the books took in %d events of %d segments in %.1f s",
@@ -138,23 +195,25 @@ class Keeper:
         return True
 
     async def _ask(self, request: Answer) -> Answer | None:
-        """One line there, one line back; None if the process ended instead."""
+        """One line there, lines of progress and the answer back; None if the process ended instead."""
         try:
             process = await self._started()
             assert process.stdin is not None
             assert process.stdout is not None
             process.stdin.write(json.dumps(request).encode() + b"\n")
             await process.stdin.drain()
-            line = await process.stdout.readline()
+            while line := await process.stdout.readline():
+                answer: Answer = json.loads(line)
+                if "progress" not in answer:
+                    return answer
+                done, total, doing = answer["progress"]
+                self._progress = (done, total, doing)
         except (OSError, ValueError) as error:
             self._words.append(str(error))
             return None
-        if not line:
-            if self._listener is not None:
-                await self._listener
-            return None
-        answer: Answer = json.loads(line)
-        return answer
+        if self._listener is not None:
+            await self._listener
+        return None
 
     async def _started(self) -> asyncio.subprocess.Process:
         if self._process is None or self._process.returncode is not None:
@@ -265,8 +324,16 @@ def _keep(settings: Mapping[str, Any], turns: queue.SimpleQueue[str], answers: T
     from ..pipeline.session import Settings, start
 
     with contextlib.ExitStack() as stack:
+        last_s = 0.0
+
+        def report(done: int, total: int | None, doing: str) -> None:
+            nonlocal last_s
+            if time.monotonic() - last_s >= REPORT_S:
+                last_s = time.monotonic()
+                _say(answers, {"progress": [done, total, doing]})
 
         def session() -> SparkSession:
+            report(0, None, "starting Spark")
             place = settings["master"]
             is_remote = place.startswith("sc://")
             return stack.enter_context(
@@ -281,7 +348,7 @@ def _keep(settings: Mapping[str, Any], turns: queue.SimpleQueue[str], answers: T
                 )
             )
 
-        job = Job(settings["lake"], session, batch_events=EVENTS_PER_MB * settings["memory_mb"])
+        job = Job(settings["lake"], session, batch_events=EVENTS_PER_MB * settings["memory_mb"], report=report)
         while True:
             turns.get()
             try:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("posthouse.up")
 _SHORT = "Short for --set "
-PARTS = ("relay", "gateway", "peer", "books")
+PARTS = ("relay", "gateway", "peer", "books", "console")
 """What a server is made of besides its store."""
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -48,6 +48,7 @@ def options(function: F) -> F:
         click.option("--log-format", metavar="FORMAT", help=f"{_SHORT}log.format=FORMAT: auto, text or json."),
         click.option("--no-metrics", is_flag=True, help=f"{_SHORT}metrics.enabled=false."),
         click.option("--metrics-port", metavar="PORT", help=f"{_SHORT}metrics.port=PORT; 0 takes any free one."),
+        click.option("--console-port", metavar="PORT", help=f"{_SHORT}console.port=PORT; 0 takes any free one."),
         click.option("--relay-port", metavar="PORT", help=f"{_SHORT}relay.port=PORT; 0 takes any free one."),
     ):
         function = added(function)
@@ -60,13 +61,23 @@ def options(function: F) -> F:
 @click.option("--no-gateway", is_flag=True, help=f"{_SHORT}gateway.enabled=false.")
 @click.option("--no-peer", is_flag=True, help=f"{_SHORT}peer.enabled=false.")
 @click.option("--no-books", is_flag=True, help=f"{_SHORT}books.enabled=false.")
+@click.option("--no-console", is_flag=True, help=f"{_SHORT}console.enabled=false.")
 @pass_session
-def up(session: Session, /, no_relay: bool, no_gateway: bool, no_peer: bool, no_books: bool, **given: Any) -> None:
+def up(
+    session: Session,
+    /,
+    no_relay: bool,
+    no_gateway: bool,
+    no_peer: bool,
+    no_books: bool,
+    no_console: bool,
+    **given: Any,
+) -> None:
     """Start the server and keep it running until SIGTERM or Ctrl-C.
 
     It opens the store (and makes it, the first time), sweeps, exports the journal, runs the relay, the gateway and
-    (where that is enabled) the peer, keeps the books, and answers the other commands through its control socket. It
-    stops cleanly: what was accepted is kept. SIGHUP makes it read the relay's certificate again.
+    (where that is enabled) the peer, keeps the books, shows the console, and answers the other commands through its
+    control socket. It stops cleanly: what was accepted is kept. SIGHUP makes it read its certificates again.
     """
     if no_relay:
         session.set("relay.enabled", "false", "--no-relay")
@@ -76,6 +87,8 @@ def up(session: Session, /, no_relay: bool, no_gateway: bool, no_peer: bool, no_
         session.set("peer.enabled", "false", "--no-peer")
     if no_books:
         session.set("books.enabled", "false", "--no-books")
+    if no_console:
+        session.set("console.enabled", "false", "--no-console")
     serve(session, **given)
 
 
@@ -83,6 +96,7 @@ def serve(
     session: Session,
     *,
     relay_port: str | None = None,
+    console_port: str | None = None,
     metrics_port: str | None = None,
     no_metrics: bool = False,
     log_format: str | None,
@@ -92,6 +106,7 @@ def serve(
     """Run a server with what the flags say, and something beside it if that is wanted."""
     for name, text, flag in (
         ("relay.port", relay_port, "--relay-port"),
+        ("console.port", console_port, "--console-port"),
         ("metrics.port", metrics_port, "--metrics-port"),
         ("metrics.enabled", "false" if no_metrics else None, "--no-metrics"),
         ("log.format", log_format, "--log-format"),
@@ -135,6 +150,7 @@ class _Server:
         self._stop = asyncio.Event()
         self._why = ""
         self._failure: BaseException | None = None
+        self._reloads: list[Callable[[], None]] = []
         self._metrics: Metrics | None = None
 
     async def run(self) -> None:
@@ -209,6 +225,7 @@ class _Server:
         control = ControlServer(engine, config, version())
         control.start()
         stack.push_async_callback(asyncio.to_thread, control.close)
+        console, log_in_url = await self._console(stack, loop, engine, relay, peer)
         return {
             "version": version(),
             "pid": os.getpid(),
@@ -217,13 +234,15 @@ class _Server:
             "control": str(config.path("control.path")),
             "journal": str(config.path("journal.dir")) if export_s else None,
             "metrics": f"{address}/metrics" if address else None,
-            "books": self._books(stack, loop),
+            "books": self._books(stack, loop, engine),
             "relay": relay.address if relay else None,
             "relay_host": config.text("relay.public_host") if relay else None,
             "gateway": ", ".join(gateway.couriers) or "no channels" if gateway else None,
             "api": api,
             "peer": peer.peer.id if peer else None,
             "peer_addresses": [str(address) for address in peer.host.addresses] if peer else [],
+            "console": console,
+            "console_login": log_in_url,
             "desks": sorted(config.policies),
             "config": str(config.file) if config.file else None,
         }
@@ -251,7 +270,7 @@ class _Server:
         stack.push_async_callback(relay.close)
         await relay.start()
         metrics.registry.register(relay_metrics.RelayCollector(relay.house))
-        loop.add_signal_handler(signal.SIGHUP, relay.reload)
+        self._on_hangup(loop, relay.reload)
         return relay
 
     async def _gateway(self, stack: contextlib.AsyncExitStack, engine: Engine, metrics: Metrics) -> Gateway | None:
@@ -313,20 +332,69 @@ class _Server:
         metrics.registry.register(peer_metrics.PeerCollector(service.peer))
         return service
 
-    def _books(self, stack: contextlib.AsyncExitStack, loop: asyncio.AbstractEventLoop) -> str | None:
+    async def _console(
+        self,
+        stack: contextlib.AsyncExitStack,
+        loop: asyncio.AbstractEventLoop,
+        engine: Engine,
+        relay: RelayServer | None,
+        peer: Service | None,
+    ) -> tuple[str | None, str | None]:
+        """Start the console, if it is wanted and installed: where it is, and where to log in."""
+        config = self._config
+        if not config.switch("console.enabled"):
+            return None, None
+        try:
+            from ..console import setup
+        except ModuleNotFoundError as error:
+            if error.name not in ("aiohttp", "jinja2", "markupsafe"):
+                raise
+            missing = MissingExtra(f"the console needs {error.name}: pip install posthouse[console]")
+            if config.is_given("console.enabled"):
+                raise missing from error
+            _log.warning("the console is not started: %s", missing)
+            return None, None
+        console = setup.make(config, engine)
+        # Before it starts: what it has begun by then is to be ended, too.
+        stack.push_async_callback(console.close)
+        if relay is not None:
+            house = relay.house
+            console.snapshots.online["agents"] = lambda: len(house.online)
+        if peer is not None:
+            streams = peer.host
+            console.snapshots.online["peers"] = lambda: len(streams.peers)
+        await console.start()
+        self._on_hangup(loop, console.reload)
+        return console.address, setup.log_in_url(console, config)
+
+    def _on_hangup(self, loop: asyncio.AbstractEventLoop, reload: Callable[[], None]) -> None:
+        """Have something read its files again when SIGHUP comes."""
+        self._reloads.append(reload)
+
+        def all_of_them() -> None:
+            for each in self._reloads:
+                each()
+
+        loop.add_signal_handler(signal.SIGHUP, all_of_them)
+
+    def _books(self, stack: contextlib.AsyncExitStack, loop: asyncio.AbstractEventLoop, engine: Engine) -> str | None:
         """Keep the books, if that is wanted and can be; where they are."""
+        from ..control import books
         from .books_keep import Keeper, missing
 
         config = self._config
-        if not config.switch("books.enabled") or not config.seconds("books.every_s"):
+        if not config.switch("books.enabled"):
             return None
         if lacking := missing(os.environ):
             _log.warning("the books are not kept: %s", lacking)
             return None
-        task = loop.create_task(Keeper(config, os.environ).run(self._stop))
+        keeper = Keeper(config, os.environ)
+        task = loop.create_task(keeper.run(self._stop))
+        books.keeping(engine, keeper)
 
         async def finish() -> None:
             self._stop.set()
+            books.keeping(engine, None)
             await task
 
         stack.push_async_callback(finish)
@@ -349,12 +417,16 @@ class _Server:
                 "gateway",
                 "api",
                 "peer",
+                "console",
                 "config",
             ):
                 as_host = f" as {summary['relay_host']}" if name == "relay" and summary["relay"] else ""
-                self._session.say(f"  {name:<8} {summary[name] or '–'}{as_host}")
+                told = summary["console_login"] if name == "console" else summary[name]
+                self._session.say(f"  {name:<8} {told or '–'}{as_host}")
             self._session.say(f"  {'desks':<8} {', '.join(summary['desks'])}")
-        _log.info("ready", extra={name: value for name, value in summary.items() if name != "desks"})
+        # A log is read by more people than a terminal: no token belongs there.
+        left_out = ("desks", "console_login")
+        _log.info("ready", extra={name: value for name, value in summary.items() if name not in left_out})
 
     async def _export(self, exporter: Exporter, every_s: float) -> None:
         from ..control.operation import Stopped

@@ -129,6 +129,12 @@ class Lake:
         """The table's version: it grows with every change."""
         return int(self._need(name).version())
 
+    def written_at(self, name: str) -> str | None:
+        """When the table was last changed, as ISO text; None where its record does not say."""
+        last = self._need(name).history(1)
+        at_ms = last[0].get("timestamp") if last else None
+        return None if at_ms is None else _plain(datetime.datetime.fromtimestamp(at_ms / 1_000, datetime.UTC))
+
     def parts(self, name: str) -> list[str]:
         """The parts into which a table is cut, the newest first; none where it is not."""
         table = self._need(name)
