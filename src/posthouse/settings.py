@@ -574,6 +574,35 @@ SETTINGS: tuple[Setting, ...] = (
         True,
         "Whether the first message of an unknown trade opens it, with its sender as the other party.",
     ),
+    Setting(
+        "peer.direct",
+        Kind.CHOICE,
+        "prefer",
+        "How private messages travel: `prefer` uses direct streams, and gossip (sealed) for nodes that take none; "
+        "`require` uses streams only, for good in every trade that begins so; `off` uses gossip.",
+        choices=("off", "prefer", "require"),
+    ),
+    Setting(
+        "peer.relay",
+        Kind.TEXT,
+        None,
+        "The URL of a relay (`ws://…` or `wss://…`) where messages are left, sealed, for peers that cannot be reached, "
+        "and where ours are picked up.",
+        derived="none: nothing is left anywhere",
+    ),
+    Setting(
+        "peer.relay_host",
+        Kind.TEXT,
+        None,
+        "The name that this relay must have.",
+        derived="the one it had before, else that of the URL",
+    ),
+    Setting(
+        "peer.relay_folder",
+        Kind.PATH,
+        ".posthouse/agents/peer",
+        "Where the way through the relay keeps what it carries; the peer's own key is its identity there.",
+    ),
     Setting("peer.signed_only", Kind.SWITCH, False, "Whether unsigned messages are refused in every trade."),
     Setting(
         "peer.rate_per_s",

@@ -48,8 +48,8 @@ def test_thousands_of_seeds(first: int) -> None:
 # Faults planted on purpose: the simulation must find each of them.
 
 
-def nothing_is_early(self: Session, trade: Any, peer: str, message: Direct, now: int) -> Any:
-    judged = BY_NUMBER(self, trade, peer, message, now)
+def nothing_is_early(self: Session, trade: Any, peer: str, message: Direct, now: int, path: Any) -> Any:
+    judged = BY_NUMBER(self, trade, peer, message, now, path)
     return Take(()) if isinstance(judged, Early) else judged
 
 

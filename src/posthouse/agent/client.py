@@ -108,10 +108,13 @@ class Agent:
         *,
         host: str | None = None,
         create: bool = True,
+        identity: Identity | None = None,
         ssl_context: ssl.SSLContext | None = None,
         on_happening: Callable[[Happening], None] | None = None,
     ) -> None:
         """``folder`` holds its identity (made there the first time, if ``create``) and its store.
+
+        Whose ``identity`` is given keeps it elsewhere: then the folder holds the store alone.
 
         ``relay`` is a ws:// or wss:// URL; without one nothing is sent or received for now. ``host`` is the name that
         the relay must have; else it is the one it had before, else that of the URL.
@@ -120,6 +123,7 @@ class Agent:
         self._url = None if relay is None else relay_url(relay)
         self._wanted_host = host
         self._create = create
+        self._identity = identity
         self._ssl = ssl_context
         self._on_happening = on_happening
         self._session: Session | None = None
@@ -166,10 +170,14 @@ class Agent:
         await self.engine.aclose(lambda: [Release(desk.OUTBOX.name, token)])
 
     def _open(self) -> tuple[Identity, SqliteStore]:
-        path = self.folder / FILE_NAME
-        if self._create and not path.exists():
-            Identity.generate().save(path, datetime.datetime.now(datetime.UTC).isoformat())
-        identity = Identity.load(path)
+        identity = self._identity
+        if identity is None:
+            path = self.folder / FILE_NAME
+            if self._create and not path.exists():
+                Identity.generate().save(path, datetime.datetime.now(datetime.UTC).isoformat())
+            identity = Identity.load(path)
+        else:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         store = SqliteStore.open(self.folder / desk.STORE_NAME, desk.POLICIES, desk.node_of(identity.public_key))
         return identity, store
 

@@ -109,6 +109,7 @@ def send(
         id=id_,
         timeout_s=timeout_at,
         stop_s=int(session.config().seconds("peer.stop_s")),
+        direct_only=session.config().text("peer.direct") == "require",
     )
     if session.json:
         session.emit(done)
@@ -213,7 +214,8 @@ def peers(session: Session) -> None:
     counts = found["counts"]
     session.say(
         f"Sent {sum(found['sent'].values())}: {counts['acked']} acknowledged, {counts['rejected']} rejected, "
-        f"{counts['unconfirmed']} unanswered, {counts['away']} to a peer that was away."
+        f"{counts['unconfirmed']} unanswered, {counts['away']} to a peer that was away; "
+        f"{counts['whispered']} published by gossip, {counts['left']} left at a relay."
     )
     session.say(
         f"Received {sum(found['received'].values())}: {counts['processed']} processed, "

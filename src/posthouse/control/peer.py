@@ -67,6 +67,10 @@ class Trade(NamedTuple):
     """The other party has signed a message, so all that follow must be signed."""
     timeout_s: int = 0
     """When it ends, in seconds since 1970; 0: not known."""
+    theirs: str = ""
+    """What the other party says that it can do, in words; '' while nothing is known."""
+    direct_only: bool = False
+    """One side asked for streams only when it began: it never goes any other way."""
 
     def encode(self) -> bytes:
         """As it is kept."""
@@ -139,8 +143,12 @@ def send(
     id: str = "",
     timeout_s: int = 0,
     stop_s: int = STOP_S,
+    direct_only: bool = False,
 ) -> Answer:
-    """Put a message into the outbox. ``timeout_s`` is when the trade ends; 0: what is known of it, else in a day."""
+    """Put a message into the outbox. ``timeout_s`` is when the trade ends; 0: what is known of it, else in a day.
+
+    ``direct_only``: a trade that this begins never goes any other way than by streams.
+    """
     now = context.access.now()
     kept = context.store.kept_value(TRADES, trade) if trade else None
     known = None if kept is None else decode(kept)
@@ -154,7 +162,7 @@ def send(
     post = outgoing(peer, trade, kind, payload.encode(), id or str(uuid.uuid4()), order, ends_s, now, stop_s)
     commands: tuple[Command, ...] = (post,)
     if known is None or (timeout_s and known.timeout_s != timeout_s):
-        record = Trade(peer, now) if known is None else known
+        record = Trade(peer, now, direct_only=direct_only) if known is None else known
         commands = (Keep(TRADES, trade, record._replace(timeout_s=ends_s).encode()), post)
     outcome = context.apply(Together(commands))
     if isinstance(outcome, NotPosted):
@@ -180,6 +188,7 @@ def trades(context: Context, *, peer: str = "", after: str = "", limit: int = 10
                 "opened_at": view.instant_or_none(trade.opened_at),
                 "timeout_at": view.instant_or_none(trade.timeout_s * SECOND or None),
                 "signed": trade.signed,
+                "direct_only": trade.direct_only,
                 "local_sequence": trade.base + (out.last_seq if out else 0),
                 "remote_sequence": heard(store, name),
                 "waiting": out.depth if out else 0,

@@ -244,6 +244,8 @@ OUTBOX = Policy(
     "outbox",
     window_per_lane=1,
     lease_s=30.0,
+    # The first confirmation counts, whichever way it comes, and however late.
+    settle_by=SettleBy.ID,
     retry=exponential(10, 600),
     on_expiry=OnExpiry.DIE,
     poison=Poison.SKIP,

@@ -4,12 +4,15 @@
                                                 │            ├ yes → delivered
                                                 │            ├ no  → dead: rejected, with the reason
                                                 │            └ none, or one of another message → again, by the policy
-                                                └ the peer is away → again when it comes, or after the policy's waits
+                                                ├ the peer is away → again when it comes, or after the policy's waits
+                                                └ it takes no streams → by gossip (``whisper``), where the trade allows
 
 A peer that is away is tried with one message at a time, after waits that grow; the others stay where they are. As soon
 as it connects, from either side, all of its trades go on, each in order, ``sends_per_peer`` side by side; what got no
 answer before does not wait for its next try either. A message that is posted meanwhile is tried at once. It keeps no
 message, and decides nothing about order: the engine does.
+
+An acknowledgement counts whichever way it comes (``confirmed``): the first one settles the message.
 
 In: the engine, the network. Out: streams, and commands.
 """
@@ -24,26 +27,23 @@ import secrets
 from dataclasses import dataclass
 
 from ..control.peer import OUTBOX_DESK
-from ..errors import BadFrame, EngineClosed, InvalidInput, StoreError
-from ..libp2p.errors import BadInput, ConnectionLost, DialFailed, Libp2pError, LimitReached
+from ..errors import BadFrame, EngineClosed, StoreError
+from ..libp2p.errors import BadInput, DialFailed
 from ..libp2p.peer_id import PeerId
-from ..mailbox.check import ERROR_CHARS_MAX
-from ..mailbox.command import Command, Hasten, Lease, Release, Renew, Settle, Verdict
-from ..mailbox.message import SECOND
-from ..mailbox.outcome import Delivery, Leased, Outcome
+from ..mailbox.command import Command, Hasten, Release, Settle, Verdict
+from ..mailbox.message import FINISHED, SECOND, Ref, State
+from ..mailbox.outcome import Outcome, Settled
+from ..mailbox.store import MessageView
 from . import frame
+from .capability import Path
 from .frame import Direct
-from .port import Network, Office
+from .line import Line
+from .port import Carrier, Network, Office, Shelter
 from .session import Session
+from .signature import is_signed_by
 from .stats import Stats
 
 log = logging.getLogger("posthouse.peer")
-
-STORE_PAUSE_S = 1.0
-KNOCK_S = 1.0
-"""Between two tries of a peer that is away, when something new was posted for it."""
-LEASES_MAX = 64
-AWAY = (DialFailed, ConnectionLost, LimitReached)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +83,12 @@ class Courier:
         self.tokens = (f"{secrets.token_hex(8)}-{number}" for number in itertools.count())
         self.held: set[str] = set()
         """Tokens that hold something, or may."""
+        self.whispers: Carrier | None = None
+        """Gossip, where we take part in it."""
+        self.shelter: Shelter | None = None
+        """Where messages are left for those who are away, if anywhere."""
+        self._expected: dict[tuple[PeerId, str], asyncio.Future[Direct]] = {}
+        """Acknowledgements that are waited for and come by themselves."""
         self._lines: dict[str, Line] = {}
         self.closed = False
 
@@ -165,12 +171,72 @@ class Courier:
             except StoreError as error:
                 log.warning("%d leases were not given back: %s", len(left), error)
 
+    # Acknowledgements.
+
+    def confirmed(self, peer: PeerId, answer: Direct, path: Path) -> None:
+        """An acknowledgement came by itself; BadFrame if it is none. Who sent it is proven."""
+        ack = frame.acknowledged(answer)
+        expected = self._expected.get((peer, ack.message_id))
+        if expected is not None:
+            if not expected.done():
+                expected.set_result(answer)
+            return
+        if answer.signature and not is_signed_by(answer, str(peer)):
+            raise BadFrame("the signature of an acknowledgement is not the peer's")
+        ref = Ref(OUTBOX_DESK, str(peer), "", ack.message_id)
+        known = self.office.store.message(ref)
+        if known is None or known.state in FINISHED:
+            return
+        verdict = Verdict.DELIVERED if ack.success else Verdict.REJECTED
+        settle = Settle(ref, None, verdict, error=None if ack.success else ack.error or "rejected", holder=str(peer))
+        with contextlib.suppress(EngineClosed):
+            future = self.office.submit(settle, *self.session.learn(str(peer), answer, path))
+            future.add_done_callback(lambda future: self._settled(known, future))
+
+    def _settled(self, known: MessageView, future: asyncio.Future[list[Outcome]]) -> None:
+        if future.cancelled():
+            return
+        if (error := future.exception()) is not None:
+            log.warning("an acknowledgement was not written down, and is asked for again: %s", error)
+        elif isinstance(settled := future.result()[0], Settled):
+            if settled.state is State.DELIVERED:
+                self.stats.acked += 1
+                self.stats.latency_s += max(self.office.now() - known.posted_at, 0) / SECOND
+            else:
+                self.stats.rejected += 1
+
     # One attempt.
 
-    async def attempt(self, peer: PeerId, message: Direct) -> tuple[Verdict, str]:
-        """Send a message and read its acknowledgement."""
-        answer = await self.ask(peer, message)
-        return self.session.verdict(str(peer), message, answer)
+    async def attempt(self, peer: PeerId, message: Direct) -> tuple[Verdict, str, tuple[Command, ...]]:
+        """Send a message and wait for its acknowledgement: what it says, and what is to be noted of its sender."""
+        if self.goes_by_gossip(peer, message.trade_id):
+            answer, path = await self._whisper(peer, message), Path.GOSSIP
+            if answer is None:
+                return Verdict.UNCERTAIN, "published by gossip, for a node that acknowledges nothing there", ()
+        else:
+            answer, path = await self.ask(peer, message), Path.STREAM
+        verdict, said = self.session.verdict(str(peer), message, answer)
+        return verdict, said, self.session.learn(str(peer), answer, path)
+
+    def goes_by_gossip(self, peer: PeerId, trade: str) -> bool:
+        """Whether the next message of a trade goes by gossip."""
+        info = self.network.info(peer)
+        return self.session.goes_by_gossip(trade, None if info is None else frame.PROTOCOL in info.protocols)
+
+    async def _whisper(self, peer: PeerId, message: Direct) -> Direct | None:
+        """Publish a message and wait for its acknowledgement; None where none is to be expected."""
+        key = (peer, message.message_id)
+        expected: asyncio.Future[Direct] = asyncio.get_running_loop().create_future()
+        self._expected[key] = expected
+        try:
+            if self.whispers is None or not self.whispers.publish(peer, message):
+                raise DialFailed("it takes no streams, and nobody is there who could carry it by gossip")
+            if self.session.acknowledges_gossip(message.trade_id) is False:
+                return None
+            return await expected
+        finally:
+            if self._expected.get(key) is expected:
+                del self._expected[key]
 
     async def ask(self, peer: PeerId, message: Direct) -> Direct:
         """Send a message and read what is answered, on a stream of its own."""
@@ -185,214 +251,6 @@ class Courier:
             raise
         stream.close()
         return answer
-
-
-class Line:
-    """What goes to one peer."""
-
-    def __init__(self, courier: Courier, peer: PeerId) -> None:
-        self.peer = peer
-        self.name = str(peer)
-        self.sends: set[asyncio.Task[None]] = set()
-        self._courier = courier
-        self._loop = asyncio.get_running_loop()
-        self._failures = 0
-        """Tries in a row that did not reach the peer."""
-        self._next_try_s = 0.0
-        self._tried_s = -KNOCK_S
-        self._knocked = False
-        self._bell = asyncio.Event()
-        self._room = asyncio.Event()
-        self.task = asyncio.create_task(self._run(), name=f"line to {self.name}")
-
-    def came(self) -> None:
-        """The peer is there."""
-        self._failures = 0
-        self._next_try_s = 0.0
-        self._bell.set()
-        self._room.set()
-
-    def knock(self) -> None:
-        """Something new is there: try at once, though the peer was away, unless it was tried just now."""
-        self._knocked = True
-        self._bell.set()
-
-    @property
-    def is_there(self) -> bool:
-        """Whether the peer is connected."""
-        return self._courier.network.is_connected(self.peer)
-
-    async def _run(self) -> None:
-        courier = self._courier
-        while True:
-            try:
-                await self._gate()
-                there = self.is_there
-                # While it is away, one message finds out whether it still is.
-                want = min(courier.limits.sends_per_peer - len(self.sends), courier.free) if there else not self.sends
-                if not want:
-                    self._room.clear()
-                    await (self._room if self.sends else courier.freed).wait()
-                    continue
-                with courier.office.bell.ticket(OUTBOX_DESK, self.name) as ticket:
-                    if there:
-                        taken = await self._take(want)
-                    else:
-                        async with courier.tries:
-                            taken = await self._take(1)
-                            self._room.clear()
-                            if taken:
-                                await self._room.wait()
-                    if not taken and not await ticket.wait(courier.limits.idle_s) and self._is_idle():
-                        courier.done(self)
-                        return
-            except EngineClosed:
-                return
-            except StoreError as error:
-                log.error("nothing can be taken from the outbox for now: %s", error)
-                await asyncio.sleep(STORE_PAUSE_S)
-
-    def _is_idle(self) -> bool:
-        box = self._courier.office.store.mailbox(OUTBOX_DESK, self.name)
-        return not self.sends and (box is None or not box.depth)
-
-    async def _gate(self) -> None:
-        """Wait until the peer is there, or it is time to try it again."""
-        while not self.is_there:
-            until_s = min(self._next_try_s, self._tried_s + KNOCK_S) if self._knocked else self._next_try_s
-            wait_s = until_s - self._loop.time()
-            if wait_s <= 0:
-                break
-            self._bell.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait_s):
-                    await self._bell.wait()
-        self._knocked = False
-
-    async def _take(self, want: int) -> int:
-        """Take up to so many trades' next messages and begin to send them; how many there were."""
-        courier = self._courier
-        count = min(want, LEASES_MAX)
-        leases = [Lease(OUTBOX_DESK, self.name, next(courier.tokens), self.name) for _ in range(count)]
-        courier.held.update(lease.token for lease in leases)
-        outcomes = await courier.office.apply(*leases)
-        taken = 0
-        for lease, outcome in zip(leases, outcomes, strict=True):
-            deliveries = outcome.deliveries if isinstance(outcome, Leased) else ()
-            if not deliveries:
-                courier.held.discard(lease.token)
-            for delivery in deliveries:
-                taken += 1
-                courier.begin()
-                task = asyncio.create_task(self._send(delivery, lease.token))
-                self.sends.add(task)
-                task.add_done_callback(self._sent)
-        return taken
-
-    def _sent(self, task: asyncio.Task[None]) -> None:
-        self.sends.discard(task)
-        self._courier.end()
-        self._room.set()
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("sending to %s failed", self.name, exc_info=error)
-
-    async def _send(self, delivery: Delivery, token: str) -> None:
-        """Send a message and settle it; then the next that waits for this peer, taken in the same commit."""
-        while True:
-            settle = await self._outcome(delivery, token)
-            following = await self._settle(delivery, settle)
-            if following is None:
-                return
-            delivery, token = following
-
-    async def _outcome(self, delivery: Delivery, token: str) -> Settle:
-        """Send a message; how it is to be settled."""
-        courier, stats = self._courier, self._courier.stats
-        ref, begun_s = delivery.message.ref, self._loop.time()
-        reason: str | None = None
-        due_at = None
-        stats.sent[delivery.message.kind if delivery.message.kind in frame.PRIVATE_TYPES else "other"] += 1
-        try:
-            message = courier.session.outgoing(delivery)
-            frame.encode(message)
-        except (InvalidInput, BadFrame, ValueError) as error:
-            verdict, said = Verdict.DEAD, f"this can never be sent: {error}"
-            stats.died += 1
-        else:
-            self._tried_s = begun_s
-            try:
-                verdict, said = await self._attempt(message, token)
-            except (Libp2pError, BadFrame, TimeoutError) as error:
-                verdict, said = Verdict.RETRY, str(error) or "no acknowledgement came in time"
-                if isinstance(error, AWAY) or not self.is_there:
-                    reason = "not_sent" if isinstance(error, DialFailed | LimitReached) else "unconfirmed"
-                    # It waits for the peer, not for a time.
-                    due_at = courier.office.now()
-                    self._failed(delivery.attempt, begun_s)
-                    stats.away += 1
-                else:
-                    reason = "unconfirmed"
-                    stats.unconfirmed += 1
-        text = said.encode(errors="replace").decode()[:ERROR_CHARS_MAX] or None
-        return Settle(ref, token, verdict, due_at=due_at, reason=reason, error=text, holder=self.name)
-
-    async def _settle(self, delivery: Delivery, settle: Settle) -> tuple[Delivery, str] | None:
-        """Settle a message; what is to be sent next, if anything is."""
-        courier, stats = self._courier, self._courier.stats
-        lease = Lease(OUTBOX_DESK, self.name, next(courier.tokens), self.name)
-        commands: tuple[Command, ...] = (settle, lease) if self.is_there and not courier.closed else (settle,)
-        if len(commands) > 1:
-            courier.held.add(lease.token)
-        while True:
-            try:
-                outcomes = await courier.office.apply(*commands)
-                break
-            except EngineClosed:
-                return None
-            except StoreError as error:
-                # If it took effect all the same, the repeat finds no lease and does nothing.
-                log.error("%s is not settled yet: %s", settle.ref.id, error)
-                await asyncio.sleep(STORE_PAUSE_S)
-                commands = (settle, Release(OUTBOX_DESK, lease.token))
-        assert settle.token is not None
-        courier.held.discard(settle.token)
-        if settle.verdict is Verdict.DELIVERED:
-            stats.acked += 1
-            stats.latency_s += max(courier.office.now() - delivery.posted_at, 0) / SECOND
-        elif settle.verdict is Verdict.REJECTED:
-            stats.rejected += 1
-            log.warning("%s rejected %s: %s", self.name, settle.ref.id, settle.error)
-        taken = outcomes[-1].deliveries if isinstance(outcomes[-1], Leased) else ()
-        if not taken:
-            courier.held.discard(lease.token)
-            return None
-        return taken[0], lease.token
-
-    async def _attempt(self, message: Direct, token: str) -> tuple[Verdict, str]:
-        """One attempt within its time, under a lease that lasts as long."""
-        courier = self._courier
-        ack_s, lease_s = courier.limits.ack_s, courier.lease_s
-        async with asyncio.timeout(ack_s):
-            attempt = asyncio.ensure_future(courier.attempt(self.peer, message))
-            try:
-                while lease_s is not None and ack_s >= lease_s * 0.9:
-                    done, _ = await asyncio.wait({attempt}, timeout=lease_s / 2)
-                    if done:
-                        break
-                    await courier.office.do(Renew(OUTBOX_DESK, token))
-                return await attempt
-            finally:
-                if not attempt.done():
-                    attempt.cancel()
-                    await asyncio.gather(attempt, return_exceptions=True)
-
-    def _failed(self, attempt: int, begun_s: float) -> None:
-        """The peer is away: the next try is later than the one before was."""
-        now_s = self._loop.time()
-        if self._next_try_s > begun_s:
-            return  # others have noticed it, or it was a message that was posted in between
-        self._failures = max(self._failures + 1, attempt)
-        self._next_try_s = now_s + self._courier.retry.delay_us(self._failures) / SECOND
 
 
 def _hastened(future: asyncio.Future[list[Outcome]]) -> None:

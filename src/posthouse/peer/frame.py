@@ -19,6 +19,8 @@ HEAD_BYTES = 4
 DEPTH_MAX = 64
 ID_CHARS_MAX = 128
 TEXT_CHARS_MAX = 256
+WORDS_MAX = 16
+WORD_CHARS_MAX = 32
 ERROR_CHARS_MAX = 500
 """Of the reason in a failed acknowledgement."""
 NUMBER_MAX = 2**63 - 1
@@ -55,6 +57,8 @@ class Direct(NamedTuple):
     swap_timeout: int = 0
     """When the trade ends, in seconds since 1970; 0: not said."""
     signature: str = ""
+    capabilities: tuple[str, ...] = ()
+    """What its sender can do; see ``capability``."""
 
 
 class Ack(NamedTuple):
@@ -78,6 +82,8 @@ def fields(message: Direct) -> dict[str, Any]:
     for name in ("message_id", "sequence_num", "requires_ack", "swap_timeout", "signature"):
         if value := getattr(message, name):
             plain[name] = value
+    if message.capabilities:
+        plain["capabilities"] = list(message.capabilities)
     return plain
 
 
@@ -113,22 +119,25 @@ def decode(body: bytes) -> Direct:
     if not isinstance(plain, dict):
         raise BadFrame("a message is a JSON object")
     return Direct(
-        _text(plain, "type", ID_CHARS_MAX),
-        _text(plain, "trade_id", ID_CHARS_MAX),
-        _text(plain, "order_id", ID_CHARS_MAX),
-        _text(plain, "from_peer", ID_CHARS_MAX),
+        text_of(plain, "type"),
+        text_of(plain, "trade_id"),
+        text_of(plain, "order_id"),
+        text_of(plain, "from_peer"),
         plain.get("payload"),
         _whole(plain, "timestamp", INSTANT_S_MAX),
-        _text(plain, "message_id", ID_CHARS_MAX),
+        text_of(plain, "message_id"),
         _whole(plain, "sequence_num", NUMBER_MAX),
         _switch(plain, "requires_ack"),
         _whole(plain, "swap_timeout", INSTANT_S_MAX),
-        _text(plain, "signature", TEXT_CHARS_MAX),
+        text_of(plain, "signature", TEXT_CHARS_MAX),
+        _words(plain, "capabilities"),
     )
 
 
-def acknowledge(message: Direct, me: str, success: bool, error: str, now_s: int, id: str) -> Direct:
-    """The acknowledgement of a message; ``id`` is its own."""
+def acknowledge(
+    message: Direct, me: str, success: bool, error: str, now_s: int, id: str, capabilities: tuple[str, ...] = ()
+) -> Direct:
+    """The acknowledgement of a message; ``id`` is its own, ``capabilities`` are ours."""
     payload: dict[str, Any] = {
         "message_id": message.message_id,
         "sequence_num": message.sequence_num,
@@ -136,7 +145,10 @@ def acknowledge(message: Direct, me: str, success: bool, error: str, now_s: int,
     }
     if error:
         payload["error"] = error[:ERROR_CHARS_MAX]
-    return Direct(ACK, message.trade_id, message.order_id, me, payload, now_s, id, sequence_num=message.sequence_num)
+    return Direct(
+        ACK, message.trade_id, message.order_id, me, payload, now_s, id, sequence_num=message.sequence_num,
+        capabilities=capabilities,
+    )  # fmt: skip
 
 
 def acknowledged(answer: Direct) -> Ack:
@@ -147,7 +159,7 @@ def acknowledged(answer: Direct) -> Ack:
     success = payload.get("success")
     if not isinstance(success, bool):
         raise BadFrame("an acknowledgement that says neither yes nor no")
-    return Ack(_text(payload, "message_id", ID_CHARS_MAX), success, str(payload.get("error") or "")[:ERROR_CHARS_MAX])
+    return Ack(text_of(payload, "message_id"), success, str(payload.get("error") or "")[:ERROR_CHARS_MAX])
 
 
 # Strict JSON.
@@ -221,7 +233,8 @@ def _fraction(text: str) -> float:
     return number
 
 
-def _text(plain: dict[str, Any], name: str, most: int) -> str:
+def text_of(plain: dict[str, Any], name: str, most: int = ID_CHARS_MAX) -> str:
+    """A field that is a text; BadFrame if it is none, too long, or cannot be printed."""
     value = plain.get(name, "")
     if not isinstance(value, str):
         raise BadFrame(f"{name} must be a text")
@@ -244,3 +257,15 @@ def _switch(plain: dict[str, Any], name: str) -> bool:
     if not isinstance(value, bool):
         raise BadFrame(f"{name} must be true or false")
     return value
+
+
+def _words(plain: dict[str, Any], name: str) -> tuple[str, ...]:
+    value = plain.get(name, [])
+    if not isinstance(value, list) or len(value) > WORDS_MAX:
+        raise BadFrame(f"{name} must be a list of at most {WORDS_MAX} words")
+    for word in value:
+        if not isinstance(word, str) or not 0 < len(word) <= WORD_CHARS_MAX or not word.isascii() or " " in word:
+            raise BadFrame(f"{name} must hold words of up to {WORD_CHARS_MAX} characters")
+        if not word.isprintable():
+            raise BadFrame(f"{name} holds a character that cannot be printed")
+    return tuple(value)

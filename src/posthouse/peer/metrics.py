@@ -32,6 +32,8 @@ _COUNTERS: tuple[tuple[str, str, str], ...] = (
     ("disconnected", "disconnections", "Times that a peer went."),
     ("syncs", "syncs", "Trades that were compared with their other party."),
     ("resent", "resent", "Messages sent again from the history."),
+    ("whispered", "whispered", "Messages and acknowledgements published by gossip."),
+    ("left", "left", "Messages left at a relay for peers that were away."),
 )
 ONLINE = Family("posthouse_peer_online", GAUGE, "Peers that are connected.")
 COUNTED = {name: Family(f"posthouse_peer_{metric}_total", COUNTER, help) for name, metric, help in _COUNTERS}

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from ..control import peer as control
-from ..control.peer import HEARD, INBOX_DESK, OUTBOX_DESK, STOP_S, TIMEOUT_S, TRADES, Trade, outgoing
+from ..control.peer import HEARD, INBOX_DESK, OUTBOX_DESK, STOP_S, TIMEOUT_S, TRADES, outgoing
 from ..engine.engine import Engine
 from ..errors import ConfigError, EngineClosed, InvalidInput, OutboxFull
 from ..libp2p.errors import BadInput
@@ -122,8 +122,9 @@ class Peer:
         if self._handler is not None:
             self.inbox.work(self._handler)
         self._unwatch = self.network.watch(self._seen)
-        self.network.handle(frame.PROTOCOL, self.receiver.serve)
-        self.network.handle(MARK, _nothing)
+        if self.session.takes_streams:
+            self.network.handle(frame.PROTOCOL, self.receiver.serve)
+            self.network.handle(MARK, _nothing)
         self.courier.start()
         self._spawn(self._forget())
         if isinstance(self.office, Engine):
@@ -181,7 +182,7 @@ class Peer:
             Direct(type, trade, order, self.id, frame.loads(body), now // SECOND, id, frame.NUMBER_MAX, True, ends_s)
         )
         commands: tuple[Command, ...] = (post,)
-        record = Trade(peer, now, timeout_s=ends_s) if known is None else known._replace(timeout_s=ends_s)
+        record = self.session.opened(peer, now, ends_s) if known is None else known._replace(timeout_s=ends_s)
         if record != known:
             self.session.know(trade, record)
             commands = (Keep(TRADES, trade, record.encode()), post)
@@ -213,7 +214,7 @@ class Peer:
                 name: getattr(stats, name)
                 for name in (
                     "acked", "rejected", "unconfirmed", "away", "duplicates", "held", "skipped", "processed", "failed",
-                    "refused_by_handler", "connected", "disconnected", "syncs", "resent",
+                    "refused_by_handler", "connected", "disconnected", "syncs", "resent", "whispered", "left",
                 )
             },
         }  # fmt: skip

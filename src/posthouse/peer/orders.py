@@ -20,7 +20,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from ..control.peer import TRADES, Trade
+from ..control.peer import TRADES
 from ..errors import BadFrame, InvalidInput, StoreCorrupt, StoreError
 from ..libp2p.errors import Libp2pError
 from ..libp2p.gossip.message import Message
@@ -32,6 +32,7 @@ from ..libp2p.stream import Stream
 from ..mailbox.command import Keep
 from ..mailbox.message import SECOND
 from . import frame
+from .capability import Path, learned
 from .frame import Direct
 from .node import Peer
 from .orderbook import ANNOUNCE, CANCEL, OPEN, TAKE, BookLimits, Order, Orderbook, Take, Wrong, order_from
@@ -134,7 +135,7 @@ class Orders:
             "trade_id": trade, "order_id": id, "taker_peer_id": self._peer.id, "method": method,
             "offer_amount": order.offer_amount, "request_amount": order.request_amount,
         }  # fmt: skip
-        message = self._message(TAKE, id, payload, trade)
+        message = self._message(TAKE, id, payload, trade)._replace(capabilities=self._peer.session.capabilities)
         judged = self.book.judge(self._peer.id, message, self._now_s())
         if isinstance(judged, Wrong):
             raise InvalidInput(f"this order cannot be taken: {judged.why}")
@@ -183,28 +184,29 @@ class Orders:
             judged = self.book.apply(author, direct, self._now_s())
             if isinstance(judged, Take) and judged.order.maker == self._peer.id:
                 try:
-                    await self._taken(judged)
+                    await self._taken(judged, direct.capabilities)
                 except StoreError as error:
                     log.error("the take of order %s is not kept: %s", judged.order.id, error)
 
-    async def _taken(self, take: Take) -> None:
+    async def _taken(self, take: Take, words: tuple[str, ...]) -> None:
         known = self._peer.session.trades.get(take.trade)
         if known is not None and known.peer != take.taker:
             log.warning("order %s: trade %s is somebody else's", take.order.id, take.trade)
             return
         await self._peer.office.do(Keep(SHELF, take.order.id, None))
-        await self._open(take.trade, take.taker)
+        await self._open(take.trade, take.taker, words)
         if self._takes.full():
             log.warning("nobody looks at the takes of our orders: the oldest is dropped")
             self._takes.get_nowait()
         self._takes.put_nowait(take)
 
-    async def _open(self, trade: str, other: str) -> None:
-        """From now on messages of this trade come from this peer alone."""
+    async def _open(self, trade: str, other: str, words: tuple[str, ...] = ()) -> None:
+        """From now on messages of this trade come from this peer alone; ``words``: what it says that it can do."""
         session = self._peer.session
         if trade not in session.trades:
             now = self._peer.office.now()
-            record = Trade(other, now, timeout_s=now // SECOND + self._peer.limits.timeout_s)
+            record = session.opened(other, now, now // SECOND + self._peer.limits.timeout_s)
+            record = learned(record, words, Path.RELAY, session.rules.direct)
             session.know(trade, record)
             await self._peer.office.do(Keep(TRADES, trade, record.encode()))
 

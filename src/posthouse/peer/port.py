@@ -17,6 +17,7 @@ from ..mailbox.command import Command
 from ..mailbox.message import Instant
 from ..mailbox.outcome import Outcome
 from ..mailbox.store import Store
+from .frame import Direct
 
 
 class Stream(Protocol):
@@ -60,6 +61,20 @@ class Network(Protocol):
 
     def watch(self, watcher: Callable[[Event], None]) -> Callable[[], None]:
         """Be told who comes and goes."""
+
+
+class Carrier(Protocol):
+    """Gossip of private messages."""
+
+    def publish(self, to: PeerId, message: Direct) -> bool:
+        """Publish a message for one peer; False if nobody is there who could carry it."""
+
+
+class Shelter(Protocol):
+    """Where messages are left for peers that are away."""
+
+    def away(self, peer: PeerId) -> None:
+        """A peer was tried in vain."""
 
 
 class Office(Protocol):

@@ -31,6 +31,7 @@ from ..mailbox.event import REFUSED
 from ..mailbox.message import FINISHED, Message, Ref, State
 from ..mailbox.outcome import Done, Duplicate, Outcome, Posted
 from . import frame
+from .capability import Path
 from .frame import Direct
 from .port import Office, Stream
 from .session import Bucket, Early, Old, Refused, Session, Take
@@ -201,7 +202,19 @@ class Receiver:
 
     # Messages.
 
-    async def take(self, peer: PeerId, message: Direct) -> Direct | None:
+    async def hear(self, peer: PeerId, message: Direct, size: int, path: Path) -> Direct | None:
+        """Take a private message that came another way than on a stream; its acknowledgement, if there is one."""
+        name = str(peer)
+        try:
+            if not await self._in_turn(name, 1 + size // LARGE_BYTES):
+                self._refuse(name, message, Refused("rate_limited", "too many messages"))
+                return None
+            return await self.take(peer, message, path)
+        except (BadFrame, StoreError) as error:
+            log.warning("a message of %s is not answered: %s", name, error)
+            return None
+
+    async def take(self, peer: PeerId, message: Direct, path: Path = Path.STREAM) -> Direct | None:
         """Take a message; its acknowledgement, or None where there is none to give (yet)."""
         name = str(peer)
         until_s = self._loop.time() + self.limits.hold_s
@@ -209,11 +222,11 @@ class Receiver:
         ref = Ref(INBOX_DESK, name, name, message.message_id)
         while True:
             async with self._alone(message.trade_id):
-                judged = self.session.judge(name, message, self._office.now())
+                judged = self.session.judge(name, message, self._office.now(), path)
                 if not isinstance(judged, Early) or self._gap_is_old(name, message.trade_id):
                     waiter = self._wait_for(ref)
                     try:
-                        ended = await self._record(name, ref, message, judged)
+                        ended = await self._record(name, ref, message, judged, path)
                     except BaseException:
                         self._forget(ref, waiter)
                         raise
@@ -232,7 +245,7 @@ class Receiver:
         state, error = ended
         return self.session.answer(message, state is State.DELIVERED, error, self._office.now(), str(uuid.uuid4()))
 
-    async def _record(self, peer: str, ref: Ref, message: Direct, judged: object) -> Ended | None:
+    async def _record(self, peer: str, ref: Ref, message: Direct, judged: object, path: Path) -> Ended | None:
         """Write it down; what became of it, if that is known already."""
         if isinstance(judged, Refused):
             return self._refuse(peer, message, judged)
@@ -247,7 +260,7 @@ class Receiver:
                         message.sequence_num - 1)  # fmt: skip
             self._stats.skipped += message.sequence_num - judged.first
             await self._skip(message.trade_id, message.sequence_num)
-            judged = self.session.judge(peer, message, self._office.now())
+            judged = self.session.judge(peer, message, self._office.now(), path)
             assert isinstance(judged, Take)
         post = Post(self._inbound(peer, message))
         if isinstance(judged, Take) and known is None:

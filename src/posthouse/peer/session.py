@@ -7,7 +7,8 @@
 
 In: messages with the peer that the stream has proven, and the time. Out: judgements, messages to send, verdicts on
 acknowledgements. The sender of a message must be the stream's own peer and the trade's other party. A trade in which
-the other party has signed once takes nothing unsigned from then on. It keeps what it must know of every trade in
+the other party has signed once takes nothing unsigned from then on, and one that began with streams only takes nothing
+by gossip. It keeps what it must know of every trade in
 memory; whoever holds the engine writes it down.
 """
 
@@ -25,7 +26,8 @@ from ..mailbox.command import Command, Keep, Verdict
 from ..mailbox.message import SECOND, Instant
 from ..mailbox.outcome import Delivery
 from ..mailbox.store import Store
-from . import frame
+from . import capability, frame
+from .capability import Mode, Path
 from .frame import Direct
 from .signature import canonical, is_signed_by, sign
 
@@ -42,6 +44,8 @@ class Rules:
     """Whether unsigned messages are refused in every trade."""
     sign: bool = True
     """Whether our own messages are signed."""
+    direct: Mode = Mode.PREFER
+    """How private messages travel: see ``capability``."""
     trades_max: int = 100_000
     trades_per_peer_max: int = 1_000
     """Trades that one other peer may open with us."""
@@ -122,6 +126,8 @@ class Session:
         """The same of trades that nobody has opened yet, of which the first numbers will never come."""
         self._unwritten: set[str] = set()
         """Trades that are known here and perhaps not in the store."""
+        self.gossips = False
+        """Whether we take private messages by gossip."""
 
     def load(self, store: Store) -> None:
         """Read what the store keeps of every trade."""
@@ -162,8 +168,18 @@ class Session:
 
     # What comes.
 
-    def judge(self, peer: str, message: Direct, now: Instant) -> Judgement:
-        """What is to be done with a message of a peer."""
+    @property
+    def capabilities(self) -> tuple[str, ...]:
+        """What we say of ourselves."""
+        return capability.ours(self.rules.direct, self.gossips)
+
+    @property
+    def takes_streams(self) -> bool:
+        """Whether private messages are taken on streams: also where that is off, for trades that began with them."""
+        return self.rules.direct is not Mode.OFF or any(trade.direct_only for trade in self.trades.values())
+
+    def judge(self, peer: str, message: Direct, now: Instant, path: Path = Path.STREAM) -> Judgement:
+        """What is to be done with a message of a peer that came by this path."""
         if message.type not in frame.PRIVATE_TYPES:
             return Refused("forbidden_type", "unknown message type")
         if not message.message_id or not message.trade_id:
@@ -183,9 +199,12 @@ class Session:
                 return Refused("auth", "the signature is not the sender's")
         elif self.rules.signed_only or (trade is not None and trade.signed):
             return Refused("auth", "this trade takes signed messages only")
-        return self._by_number(trade, peer, message, now)
+        only = self.rules.direct is Mode.REQUIRE or (trade is not None and trade.direct_only)
+        if only and path is Path.GOSSIP:
+            return Refused("forbidden_type", "this trade takes messages on direct streams only")
+        return self._by_number(trade, peer, message, now, path)
 
-    def _by_number(self, trade: Trade | None, peer: str, message: Direct, now: Instant) -> Judgement:
+    def _by_number(self, trade: Trade | None, peer: str, message: Direct, now: Instant, path: Path) -> Judgement:
         name, number = message.trade_id, message.sequence_num
         last = self.last(name)
         if number and number <= last:
@@ -197,6 +216,7 @@ class Session:
             now_trade = now_trade._replace(signed=True)
         if message.swap_timeout > now_trade.timeout_s:
             now_trade = now_trade._replace(timeout_s=message.swap_timeout)
+        now_trade = capability.learned(now_trade, message.capabilities, path, self.rules.direct)
         commands: list[Command] = []
         if now_trade != trade or name in self._unwritten:
             # Known at once: whoever else changes the trade before this is written changes it as it is from now on.
@@ -248,14 +268,38 @@ class Session:
             number_of(self.trades.get(message.lane), delivery.seq, headers),
             True,
             int(headers.get("swap_timeout", "0")),
+            capabilities=self.capabilities,
         )
         return self.signed(direct)
+
+    def opened(self, peer: str, now: Instant, timeout_s: int) -> Trade:
+        """The record of a trade that we begin."""
+        return Trade(peer, now, timeout_s=timeout_s, direct_only=self.rules.direct is Mode.REQUIRE)
+
+    def goes_by_gossip(self, name: str, takes_streams: bool | None) -> bool:
+        """Whether the next message of a trade goes by gossip; see ``capability``."""
+        return capability.goes_by_gossip(self.trades.get(name), self.rules.direct, takes_streams)
+
+    def acknowledges_gossip(self, name: str) -> bool | None:
+        """Whether the other party of a trade acknowledges what comes by gossip; None: not known."""
+        return capability.acknowledges_gossip(self.trades.get(name))
+
+    def learn(self, peer: str, answer: Direct, path: Path) -> tuple[Command, ...]:
+        """Note what an acknowledgement says of its sender; what has to be applied for it."""
+        trade = self.trades.get(answer.trade_id)
+        if trade is None or trade.peer != peer:
+            return ()
+        now = capability.learned(trade, answer.capabilities, path, self.rules.direct)
+        if now == trade:
+            return ()
+        self.know(answer.trade_id, now)
+        return (Keep(TRADES, answer.trade_id, now.encode()),)
 
     def check(self, message: Direct) -> None:
         """InvalidInput if a message can never be sent: it is too large, or cannot be signed."""
         if self.rules.sign:
             canonical(message)
-        frame.encode(message._replace(signature="x" * 88))
+        frame.encode(message._replace(signature="x" * 88, capabilities=self.capabilities))
 
     def signed(self, message: Direct) -> Direct:
         """The message with our signature, if we sign."""
@@ -263,7 +307,7 @@ class Session:
 
     def answer(self, message: Direct, success: bool, error: str, now: Instant, id: str) -> Direct:
         """Our acknowledgement of a message. Unsigned: it counts on the stream that it comes on, and nowhere else."""
-        return frame.acknowledge(message, self.me, success, error, now // SECOND, id)
+        return frame.acknowledge(message, self.me, success, error, now // SECOND, id, self.capabilities)
 
     def verdict(self, peer: str, sent: Direct, answer: Direct) -> tuple[Verdict, str]:
         """What an acknowledgement says of what we sent; BadFrame if it is not the one for it."""

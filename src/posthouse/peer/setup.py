@@ -7,14 +7,15 @@ peer itself), or ConfigError where the settings do not fit together.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..config import Config
 from ..control import peer as control
 from ..engine.engine import Engine
-from ..errors import BadIdentity, ConfigError
+from ..errors import BadIdentity, ConfigError, InvalidInput, MissingExtra
 from ..libp2p.errors import BadInput
 from ..libp2p.gossip.service import Gossip
 from ..libp2p.host import Host
@@ -22,12 +23,19 @@ from ..libp2p.keeper import Keeper
 from ..libp2p.key import PrivateKey
 from ..libp2p.mdns import Mdns
 from ..libp2p.multiaddr import Multiaddr
+from .capability import Mode
 from .courier import SendLimits
 from .handler import handler_of
 from .inbox import WorkLimits
 from .node import Limits, Peer
 from .orders import Orders
 from .session import Rules
+
+if TYPE_CHECKING:
+    from .depot import Depot
+    from .whisper import Whispers
+
+log = logging.getLogger("posthouse.peer")
 
 
 class Service:
@@ -42,11 +50,16 @@ class Service:
         bootstrap: Sequence[Multiaddr],
         mdns: str,
         orders: bool,
+        depot: Depot | None = None,
     ) -> None:
         self.peer = peer
         self.host = host
         self.orders: Orders | None = None
-        self._gossip = Gossip(host, peer.session.key) if orders else None
+        self.depot = depot
+        mode = peer.session.rules.direct
+        self._gossip = Gossip(host, peer.session.key) if orders or mode is not Mode.REQUIRE else None
+        self._whispers = None if self._gossip is None else whispers_of(peer, self._gossip)
+        self._trades = orders
         self._listen = listen
         self._peers = peers
         self._bootstrap = bootstrap
@@ -55,8 +68,12 @@ class Service:
 
     async def start(self) -> None:
         """Listen, begin to send and to receive, and look for others."""
+        if self._whispers is not None:
+            self._whispers.start()
         await self.peer.start()
-        if self._gossip is not None:
+        if self.depot is not None:
+            self.depot.start()
+        if self._gossip is not None and self._trades:
             self.orders = Orders(self.peer, self.host, self._gossip)
             self.orders.start()
             control.trading(self.peer.office, self._orders)
@@ -82,6 +99,10 @@ class Service:
         control.trading(self.peer.office, None)
         if self.orders is not None:
             await self.orders.close()
+        if self.depot is not None:
+            await self.depot.close()
+        if self._whispers is not None:
+            await self._whispers.close()
         if self._gossip is not None:
             await self._gossip.close()
         await self.peer.close()
@@ -103,7 +124,14 @@ async def make(config: Config, engine: Engine) -> Service:
     host = Host(key)
     peer = Peer(engine, host, key, limits_of(config), handler=handler)
     return Service(
-        peer, host, listen, peers, bootstrap, config.text_or_none("peer.mdns") or "", config.switch("peer.orders")
+        peer,
+        host,
+        listen,
+        peers,
+        bootstrap,
+        config.text_or_none("peer.mdns") or "",
+        config.switch("peer.orders"),
+        depot_of(config, peer),
     )
 
 
@@ -115,12 +143,44 @@ def key_of(config: Config) -> PrivateKey:
         raise BadIdentity(str(error)) from None
 
 
+def whispers_of(peer: Peer, gossip: Gossip) -> Whispers | None:
+    """The gossip of private messages, where the settings want it and the machine can do it."""
+    mode = peer.session.rules.direct
+    if mode is Mode.REQUIRE:
+        return None
+    try:
+        from .whisper import Whispers
+    except ModuleNotFoundError as error:
+        missing = f"private messages by gossip need {error.name}: pip install posthouse[relay]"
+        if mode is Mode.OFF:
+            raise MissingExtra(missing) from error
+        log.warning("%s; nodes that take no streams are not served", missing)
+        return None
+    return Whispers(peer, gossip)
+
+
+def depot_of(config: Config, peer: Peer) -> Depot | None:
+    """The way over a relay, if there is one; ConfigError if its URL is none."""
+    url = config.text_or_none("peer.relay")
+    if url is None:
+        return None
+    try:
+        from .depot import Depot
+    except ModuleNotFoundError as error:
+        raise MissingExtra(f"peer.relay needs {error.name}: pip install posthouse[relay]") from error
+    try:
+        return Depot(peer, config.path("peer.relay_folder"), url, config.text_or_none("peer.relay_host"))
+    except InvalidInput as error:
+        raise ConfigError(f"peer.relay: {error}") from None
+
+
 def limits_of(config: Config) -> Limits:
     """What the peer goes by."""
     return Limits(
         rules=Rules(
             strangers=config.switch("peer.strangers"),
             signed_only=config.switch("peer.signed_only"),
+            direct=Mode(config.text("peer.direct")),
             rate_per_s=config.number("peer.rate_per_s"),
             burst=config.whole("peer.burst"),
             gap_s=config.seconds("peer.gap_s"),

@@ -20,6 +20,10 @@ class Stats:
     """Attempts that did not reach the peer."""
     died: int = 0
     """Messages that could never be sent."""
+    whispered: int = 0
+    """Messages and acknowledgements published by gossip."""
+    left: int = 0
+    """Messages left at a relay for peers that were away."""
     received: Counter[str] = field(default_factory=Counter)
     """Messages recorded, by type."""
     duplicates: int = 0

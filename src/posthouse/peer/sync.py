@@ -234,7 +234,7 @@ class Sync:
             for _, view in again:
                 delivery = Delivery(view.message, view.seq, 1, view.posted_at, None, 0, None)
                 async with asyncio.timeout(self._courier.limits.ack_s):
-                    await self._courier.attempt(peer, self._session.outgoing(delivery))
+                    await self._courier.ask(peer, self._session.outgoing(delivery))
                 self._stats.resent += 1
         except (Libp2pError, BadFrame, InvalidInput, TimeoutError) as error:
             log.debug("trade %s is not sent again to %s: %s", trade, peer, error)

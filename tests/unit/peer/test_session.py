@@ -56,7 +56,9 @@ def test_each_trade_counts_for_itself() -> None:
 
 def test_what_is_taken_is_written_down_with_it() -> None:
     judged = session().judge(OTHER, message(1, swap_timeout=9), NOW)
-    assert judged == Take((Keep(TRADES, "t1", Trade(OTHER, NOW, timeout_s=9).encode()), Keep(HEARD, "t1", b"1")))
+    assert judged == Take(
+        (Keep(TRADES, "t1", Trade(OTHER, NOW, timeout_s=9, theirs="direct").encode()), Keep(HEARD, "t1", b"1"))
+    )
 
 
 def test_a_trade_that_was_not_written_down_is_written_with_the_next_message() -> None:
