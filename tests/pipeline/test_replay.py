@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
+import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from posthouse.cli.books_replay import WIDE, bar
 from posthouse.errors import InvalidInput
+from posthouse.pipeline import replay as replaying
 from posthouse.pipeline.replay import Policy, policy_of, replay
 from posthouse.pipeline.schema import ATTEMPTS, MESSAGES
 
@@ -45,6 +48,13 @@ def test_only_one_change_of_capacity_or_ttl_is_exact() -> None:
     assert policy_of("ttl_s=3").exact
     assert not policy_of("capacity=3, ttl_s=3").exact
     assert not policy_of("attempts_max=3").exact
+
+
+def test_a_bar_shows_whatever_happened() -> None:
+    shown = bar({"posted": 10_000, "delivered": 9_996, "expired": 1, "dead": 1, "refused": 1})
+    assert shown == "█" * (WIDE - 4) + "▒▓░·"
+    assert bar({"posted": 4, "delivered": 2, "expired": 0, "dead": 2, "refused": 0}) == "█" * 15 + "▓" * 15
+    assert bar(dict.fromkeys(("posted", "delivered", "expired", "dead", "refused"), 0)) == "█" * WIDE
 
 
 def test_a_smaller_mailbox_refuses_and_a_shorter_life_expires(spark: SparkSession) -> None:
@@ -92,3 +102,37 @@ def test_a_smaller_mailbox_refuses_and_a_shorter_life_expires(spark: SparkSessio
     sooner = tried("retry=[1]")
     # b waited 5 s after its first attempt; now 1 s.
     assert recorded["wait"] - sooner["wait"] == 1_000_000
+
+
+def test_mailboxes_refuse_as_if_each_were_gone_through_by_hand(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many mailboxes of any fill; some messages never end. Lists of the refused turn their page after two."""
+    monkeypatch.setattr(replaying, "_PAGE", 2)
+    rng = random.Random(3)
+    capacity = 3
+    rows: list[tuple[Any, ...]] = []
+    refused = 0
+    for number in range(50):
+        posts = sorted(rng.sample(range(1_000), rng.randint(1, 40)))
+        there: list[float] = []
+        for place, second in enumerate(posts):
+            end = None if rng.random() < 0.1 else second + rng.choice((0.5, 20.5, 200.5))
+            known = {
+                "part": "2026-03-01", "node": "n", "desk": "relay", "mailbox": f"m{number}", "sender": "s",
+                "message_id": f"{number}-{place}", "generation": 1, "posted_at": instant(second),
+                "finished_at": instant(end), "outcome": "open" if end is None else "delivered", "attempts": 1,
+                "orphan": False, "first_offset": 2 * place + 1, "last_offset": 2 * place + 2,
+            }  # fmt: skip
+            rows.append(tuple(known.get(name) for name in MESSAGES.names))
+            there = [each for each in there if each > second]
+            if len(there) >= capacity:
+                refused += 1
+            else:
+                there.append(float("inf") if end is None else end)
+    (row,) = replay(
+        spark.createDataFrame(rows, MESSAGES.ddl), spark.createDataFrame([], ATTEMPTS.ddl), "relay", Policy(capacity)
+    ).collect()
+    assert refused > 100
+    assert row["refused"] == refused
+    assert row["posted"] == len(rows)

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import click
 
-from .books_place import Place, open_job, place_options
+from ..pipeline.plot import span
+from .books_place import Place, need_packages, open_job, place_options, progress
 from .option import pass_session
 from .root import Command
-from .session import Failure, Session
+from .session import Session
+
+MARKS = {"delivered": "█", "expired": "▒", "dead": "▓", "refused": "░"}
+REST = "·"
+WIDE = 30
 
 
 def attach(group: click.Group) -> None:
@@ -33,32 +41,38 @@ def replay(session: Session, desk: str, policies: tuple[str, ...], at: Place) ->
     Exact for one change that is tighter than what was recorded, of capacity or ttl_s; everything else is
     modelled, and says so. The rows are kept in the table `replays`.
     """
+    need_packages()
     from ..pipeline.replay import Policy, policy_of, run
 
     tried = [Policy(), *dict.fromkeys(map(policy_of, policies))]
-    with open_job(session, at) as job:
-        rows = run(job.spark, job.ledger, desk, tried)
+    with progress(session) as report, open_job(session, at, report) as job:
+        rows = run(job.spark, job.ledger, desk, tried, report)
     if session.json:
         session.emit({"replays": rows})
         return
-    if not rows[0]["posted"]:
-        raise Failure("not_found", f"the books know no message of the desk {desk}", 3)
-    most = max(row["posted"] for row in rows)
     session.table(
-        ("POLICY", "", "DELIVERED", "EXPIRED", "DEAD", "REFUSED", "ATTEMPTS", "WAIT", ""),
+        ("POLICY", "", ">DELIVERED", ">EXPIRED", ">DEAD", ">REFUSED", ">ATTEMPTS", ">WAIT", "OF ALL POSTS"),
         [
             (
                 row["policy"],
                 "exact" if row["exact"] else "modelled",
-                str(row["delivered"]),
-                str(row["expired"]),
-                str(row["dead"]),
-                str(row["refused"]),
-                str(row["attempts"]),
-                "–" if row["wait"] is None else f"{row['wait'] / 1e6:.3f} s",
-                "█" * round(20 * row["delivered"] / most),
+                *(row[name] for name in (*MARKS, "attempts")),
+                "–" if row["wait"] is None else span(row["wait"]),
+                bar(row),
             )
             for row in rows
         ],
         "",
     )
+    session.say("  ".join(f"{mark} {name}" for name, mark in (*MARKS.items(), ("unfinished or cancelled", REST))))
+
+
+def bar(row: Mapping[str, Any]) -> str:
+    """What became of all posts, as a bar of WIDE characters; whatever happened at all has one of them."""
+    posted = max(row["posted"], 1)
+    counts = {mark: row[name] for name, mark in MARKS.items()}
+    counts[REST] = max(row["posted"] - sum(counts.values()), 0)
+    cells = {mark: max(round(WIDE * count / posted), 1) if count else 0 for mark, count in counts.items()}
+    most = max(cells, key=lambda mark: cells[mark])
+    cells[most] += WIDE - sum(cells.values())
+    return "".join(mark * count for mark, count in cells.items())

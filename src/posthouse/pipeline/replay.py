@@ -18,7 +18,7 @@ took room.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -32,6 +32,8 @@ FIELDS = ("capacity", "ttl_s", "attempts_max", "retry")
 RECORDED = "recorded"
 _KEY = (*IDENTITY, "generation")
 _SECOND = 1_000_000
+_PAGE = 1_000
+"""So many refused messages of a mailbox are copied when one more is added."""
 
 
 class Policy(NamedTuple):
@@ -141,17 +143,30 @@ def replay(messages: DataFrame, attempts: DataFrame, desk: str, policy: Policy) 
     )
 
 
-def run(spark: SparkSession, ledger: Ledger, desk: str, policies: Sequence[Policy]) -> list[dict[str, Any]]:
+def run(
+    spark: SparkSession,
+    ledger: Ledger,
+    desk: str,
+    policies: Sequence[Policy],
+    report: Callable[[int, int | None, str], None] = lambda done, total, doing: None,
+) -> list[dict[str, Any]]:
     """Replay a desk of a lake under each policy, keep the rows in the table `replays`, and return them."""
     with ledger.alone("replay"):
-        if not ledger.has("messages"):
+        if not ledger.has("books"):
             raise InvalidInput(f"the lake {ledger.place} has no books yet: run them first")
-        messages, attempts = (spark.read.format("delta").load(ledger.table(name)) for name in ("messages", "attempts"))
-        new = [replay(messages, attempts, desk, policy).collect()[0].asDict() for policy in policies]
+        load = spark.read.format("delta").load
+        known = sorted(row["desk"] for row in load(ledger.table("books")).select("desk").distinct().collect())
+        if desk not in known:
+            raise InvalidInput(f"the books know no message of a desk {desk!r}; they have {', '.join(known) or 'none'}")
+        messages, attempts = load(ledger.table("messages")), load(ledger.table("attempts"))
+        new = []
+        for done, policy in enumerate(policies):
+            report(done, len(policies), f"replaying {policy.text}")
+            new.append(replay(messages, attempts, desk, policy).collect()[0].asDict())
         names = {row["policy"] for row in new}
         kept: list[dict[str, Any]] = []
         if ledger.has("replays"):
-            before = spark.read.format("delta").load(ledger.table("replays")).collect()
+            before = load(ledger.table("replays")).collect()
             kept = [row.asDict() for row in before if row["desk"] != desk or row["policy"] not in names]
         rows = [tuple(row[name] for name in REPLAYS.names) for row in (*kept, *new)]
         table = spark.createDataFrame(rows, REPLAYS.ddl).coalesce(1)
@@ -184,42 +199,70 @@ def _refused(messages: DataFrame, capacity: int) -> DataFrame:
 
     Each mailbox is gone through in the order of its posts and ends; what was refused takes no room later.
     """
-    posted = messages.where(F.col("posted_at").isNotNull())
+    posted = messages.where(F.col("posted_at").isNotNull()).withColumn("who", F.xxhash64(*_KEY[3:]))
     inside = F.struct(
         F.unix_micros("posted_at").alias("at"),
         F.col("first_offset").alias("offset"),
         F.lit(True).alias("comes"),
-        F.struct(*_KEY[3:]).alias("who"),
+        F.col("who"),
     )
     leaves = F.struct(
         F.greatest(F.unix_micros("finished_at"), F.unix_micros("posted_at")).alias("at"),
         F.col("last_offset").alias("offset"),
         F.lit(False).alias("comes"),
-        F.struct(*_KEY[3:]).alias("who"),
+        F.col("who"),
     )
     ended = F.when(F.col("finished_at").isNotNull(), F.array(inside, leaves)).otherwise(F.array(inside))
+    mailbox = ["node", "desk", "mailbox"]
     steps = (
-        posted.select("node", "desk", "mailbox", F.explode(ended).alias("step"))
-        .groupBy("node", "desk", "mailbox")
+        posted.select(*mailbox, F.explode(ended).alias("step"))
+        .groupBy(*mailbox)
         .agg(F.sort_array(F.collect_list("step")).alias("steps"))
         # Where fewer ever came than there is room for, nobody was refused.
         .where(F.size("steps") > capacity)
     )
-    who = "array<struct<sender:string,message_id:string,generation:int>>"
-    start = F.struct(F.lit(0).alias("depth"), F.array().cast(who).alias("refused"))
-
-    def step(state: Column, e: Column) -> Column:
-        full = e["comes"] & (state["depth"] >= capacity)
-        was_refused = ~e["comes"] & F.array_contains(state["refused"], e["who"])
-        change = F.when(full | was_refused, 0).when(e["comes"], 1).otherwise(-1)
-        refused = F.when(full, F.concat(state["refused"], F.array(e["who"]))).otherwise(state["refused"])
-        return F.struct((state["depth"] + change).alias("depth"), refused.cast(who).alias("refused"))
-
+    gone = F.aggregate("steps", _empty(), lambda state, e: _next(state, e, capacity), _all_refused)
     return (
-        steps.select("node", "desk", "mailbox", F.explode(F.aggregate("steps", start, step)["refused"]).alias("who"))
-        .select("node", "desk", "mailbox", "who.*")
+        steps.select(*mailbox, F.explode(gone).alias("who"))
+        .join(posted.select(*_KEY, "who"), on=[*mailbox, "who"], how="inner")
         .select(*_KEY)
     )
+
+
+def _empty() -> Column:
+    """A mailbox before its first message: who was refused is kept in pages, since each addition copies one."""
+    nobody = F.array().cast("array<bigint>")
+    return F.struct(
+        F.lit(0).alias("depth"),
+        # Refused, and in truth still there.
+        nobody.alias("away"),
+        nobody.alias("page"),
+        F.array().cast("array<array<bigint>>").alias("pages"),
+    )
+
+
+def _next(state: Column, e: Column, capacity: int) -> Column:
+    full = e["comes"] & (state["depth"] >= capacity)
+    was_refused = ~e["comes"] & F.array_contains(state["away"], e["who"])
+    change = F.when(full | was_refused, 0).when(e["comes"], 1).otherwise(-1)
+    turns = full & (F.size(state["page"]) >= _PAGE)
+    away = (
+        F.when(full, F.array_append(state["away"], e["who"]))
+        .when(was_refused, F.array_remove(state["away"], e["who"]))
+        .otherwise(state["away"])
+    )
+    page = F.when(turns, F.array(e["who"])).when(full, F.array_append(state["page"], e["who"])).otherwise(state["page"])
+    pages = F.when(turns, F.array_append(state["pages"], state["page"])).otherwise(state["pages"])
+    return F.struct(
+        (state["depth"] + change).alias("depth"),
+        away.cast("array<bigint>").alias("away"),
+        page.cast("array<bigint>").alias("page"),
+        pages.cast("array<array<bigint>>").alias("pages"),
+    )
+
+
+def _all_refused(state: Column) -> Column:
+    return F.flatten(F.array_append(state["pages"], state["page"]))
 
 
 def _with_shift(messages: DataFrame, attempts: DataFrame, ladder: tuple[float, ...]) -> DataFrame:

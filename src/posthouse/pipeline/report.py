@@ -98,7 +98,7 @@ class _Report:
     def _over_time(self, books: Sequence[Row]) -> str:
         if not books:
             return ""
-        places, group = _windows([row["window"] for row in books])
+        places, group = windows([row["window"] for row in books])
         by = _grouped(books, group, OUTCOMES)
         series = [
             Series(outcome, [by.get(place, {}).get(outcome, 0) for place in places], _COLOURS[outcome])
@@ -159,19 +159,19 @@ class _Report:
             ("desk", "kind", "live", "delivered", "p50 (hours' median)", "p99 (worst hour)"),
             [
                 (*key[:2], "yes" if key[2] else "no", count, span(median), span(worst))
-                for key, count, median, worst in _latency_rows(rows)
+                for key, count, median, worst in latency_rows(rows)
             ],
         )
         return _section("Latency", "".join(drawn) + table)
 
     def _percentiles(self, title: str, rows: Sequence[Row]) -> str:
         """Each percentile over time: of the hours and kinds that share a place, the one in the middle, weighted."""
-        places, group = _windows([row["window"] for row in rows])
+        places, group = windows([row["window"] for row in rows])
         found: dict[str, list[Row]] = defaultdict(list)
         for row in rows:
             found[group(row["window"])].append(row)
         series = [
-            Series(name, [_middle(found.get(place, ()), name) for place in places], colour)
+            Series(name, [middle(found.get(place, ()), name) for place in places], colour)
             for name, colour in (("p50", 0), ("p95", 4), ("p99", 5))
         ]
         return plot.lines(title, places, series, span, log=True)
@@ -201,7 +201,7 @@ class _Report:
         desks = [row for row in rows if not row["mailbox"]]
         drawn = ""
         if desks:
-            places, group = _windows([row["window"] for row in desks])
+            places, group = windows([row["window"] for row in desks])
             by: dict[tuple[str, str], int] = defaultdict(int)
             for row in desks:
                 key = (row["desk"], group(row["window"]))
@@ -305,7 +305,20 @@ class _Report:
         rows = self._rows("replays", limit=ROWS_MAX)
         if not rows:
             return ""
-        names = ("posted", "delivered", "expired", "dead", "refused", "attempts")
+        ends = ("delivered", "expired", "dead", "refused")
+        drawn = "".join(
+            plot.shares(
+                f"What each policy would have made of the posts of {desk}",
+                [
+                    (row["policy"], [*map(row.__getitem__, ends), _left(row, ends)])
+                    for row in rows
+                    if row["desk"] == desk
+                ],
+                [*ends, "unfinished or cancelled"],
+            )
+            for desk in sorted({row["desk"] for row in rows})
+        )
+        names = ("posted", *ends, "attempts")
         table = _table(
             ("desk", "policy", "", *names, "mean wait"),
             [
@@ -319,7 +332,7 @@ class _Report:
                 for row in rows
             ],
         )
-        return _section("Other policies, replayed", table)
+        return _section("Other policies, replayed", drawn + table)
 
     def _rows(self, name: str, *, limit: int | None = None, needed: bool = False) -> list[Row]:
         if name not in self._have and not needed:
@@ -333,9 +346,9 @@ class _Report:
         return [{**lacking, **row} for row in rows]
 
 
-def _windows(windows: Iterable[str]) -> tuple[list[str], Callable[[str], str]]:
+def windows(found: Iterable[str]) -> tuple[list[str], Callable[[str], str]]:
     """Names of at most BARS_MAX places that cover these hours, and which of them an hour belongs to."""
-    hours = sorted({_hour(window) for window in windows})
+    hours = sorted({_hour(window) for window in found})
     steps = (step for step in _STEPS_H if (hours[-1] // step - hours[0] // step) < BARS_MAX)
     step = next(steps, (hours[-1] - hours[0]) // BARS_MAX + 1)
 
@@ -368,7 +381,7 @@ def _sums(rows: Iterable[Row], names: Sequence[str]) -> dict[str, int]:
     return total
 
 
-def _middle(rows: Sequence[Row], name: str) -> float | None:
+def middle(rows: Sequence[Row], name: str) -> float | None:
     """The weighted median of a percentile over hours and kinds."""
     ranked = sorted((row[name], row["count"]) for row in rows if row[name] is not None)
     half = sum(count for _, count in ranked) / 2
@@ -380,14 +393,20 @@ def _middle(rows: Sequence[Row], name: str) -> float | None:
     return None
 
 
-def _latency_rows(rows: Iterable[Row]) -> list[tuple[tuple[str, str, bool], int, float, float]]:
+def latency_rows(rows: Iterable[Row]) -> list[tuple[tuple[str, str, bool], int, float, float]]:
+    """Of each desk, kind and way: how many were delivered, the hours' median, the worst hour's p99."""
     groups: dict[tuple[str, str, bool], list[Row]] = defaultdict(list)
     for row in rows:
         groups[row["desk"], row["kind"], bool(row["live"])].append(row)
     return [
-        (key, sum(row["count"] for row in some), _middle(some, "p50") or 0, max(row["p99"] or 0 for row in some))
+        (key, sum(row["count"] for row in some), middle(some, "p50") or 0, max(row["p99"] or 0 for row in some))
         for key, some in sorted(groups.items())
     ]
+
+
+def _left(row: Row, ends: Sequence[str]) -> int:
+    """Posts that came to none of these ends."""
+    return max(int(row["posted"]) - sum(row[end] for end in ends), 0)
 
 
 def _short(at: str | None) -> str:
@@ -450,6 +469,8 @@ svg text{fill:var(--soft);font:11px system-ui,sans-serif}svg .end{text-anchor:en
 svg .grid{stroke:var(--line);stroke-width:1}svg .line{fill:none;stroke-width:1.6}
 .legend{float:right}.legend span{margin-left:12px;white-space:nowrap}
 .legend i{display:inline-block;width:10px;height:10px;border-radius:2px;margin-right:5px}
+.s0{background:var(--s0)}.s1{background:var(--s1)}.s2{background:var(--s2)}.s3{background:var(--s3)}
+.s4{background:var(--s4)}.s5{background:var(--s5)}.s6{background:var(--s6)}.s7{background:var(--s7)}
 .scroll{overflow-x:auto}table{border-collapse:collapse;width:100%;font-size:13px}
 th,td{text-align:left;padding:4px 10px 4px 0;border-bottom:1px solid var(--line);vertical-align:top}
 th{color:var(--soft);font-weight:600}td.n{text-align:right;font-variant-numeric:tabular-nums}

@@ -60,6 +60,7 @@ def test_a_report_shows_every_table_and_needs_nothing_else(tmp_path: Path) -> No
         assert f"<h2>{heading}</h2>" in text
     assert "delivered_twice" in text
     assert "no customer #" in text
+    assert "ttl_s=60: expired 100.0%" in text
     assert "prefers-color-scheme:dark" in text
 
 
