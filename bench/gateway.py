@@ -10,7 +10,6 @@ figure is the median of three rounds. huey deletes a task before it runs, so a c
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import math
 import os
@@ -19,6 +18,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import uvloop
 from _http import offer
 from _jobs import SYSTEMS
 from _run import make_console, print_place, print_target, progress_bar, work_folder
@@ -127,8 +127,8 @@ def http(console: Console, folder: Path, rate_per_s: float, seconds: float) -> N
             cwd=folder, env=clean, capture_output=True, text=True, check=True,
         )  # fmt: skip
         token = json.loads(added.stdout)["token"]
-        asyncio.run(offer(port, token, rate_per_s / 2, 1.0, CONNECTIONS, "warm"))
-        took_s = sorted(asyncio.run(offer(port, token, rate_per_s, seconds, CONNECTIONS, "post")))
+        uvloop.run(offer(port, token, rate_per_s / 2, 1.0, CONNECTIONS, "warm"))
+        took_s = sorted(uvloop.run(offer(port, token, rate_per_s, seconds, CONNECTIONS, "post")))
     finally:
         server.terminate()
         server.wait()

@@ -20,8 +20,8 @@ from .engine import Engine
 
 log = logging.getLogger("posthouse.journal")
 
-EVERY_S = 1.0
-"""How often the journal is looked at."""
+EVERY_S = 0.1
+"""How often the journal is looked at: little and often holds up nobody else."""
 Listener = Callable[[Sequence[Event], int, bool], None]
 """Told of events, the last one's offset, and whether some before them are missing."""
 

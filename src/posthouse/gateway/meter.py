@@ -46,6 +46,8 @@ class Place(NamedTuple):
 
 
 Counts = dict[str, int]
+_Key = tuple[str, str, str, str, str]
+"""A place's fields, and what happened."""
 
 
 class Meter:
@@ -55,7 +57,9 @@ class Meter:
         self.totals: Counter[tuple[str, str, str]] = Counter()
         """By desk, channel/account and what happened."""
         self._channels: set[str] = set()
-        self._buckets: deque[tuple[float, Counter[tuple[Place, str]]]] = deque(maxlen=BUCKETS)
+        self._sources: dict[str, str] = {}
+        """The channels of the senders of late."""
+        self._buckets: deque[tuple[float, dict[_Key, int]]] = deque(maxlen=BUCKETS)
         self._begun_s: float | None = None
         self._lock = threading.Lock()  # one thread counts, others ask
 
@@ -68,18 +72,30 @@ class Meter:
         if self._begun_s is None:
             self._begun_s = now_s
         if not self._buckets or now_s - self._buckets[-1][0] >= BUCKET_S:
-            self._buckets.append((now_s, Counter()))
-        bucket = self._buckets[-1][1]
+            self._buckets.append((now_s, {}))
+        bucket, sources = self._buckets[-1][1], self._sources
         for event in events:
             what = _WHAT.get(event.event)
-            if what is None or event.desk not in (INBOUND_DESK, OUTBOUND_DESK):
+            if what is None:
                 continue
-            channel = channel_of(event.desk, event.mailbox, event.sender)
-            self.totals[event.desk, self._known(channel), what] += 1
-            place = Place(event.desk, channel, event.mailbox, event.lane)
-            if len(bucket) >= KEYS_MAX and (place, what) not in bucket:
-                place = Place(event.desk, "", "", "")
-            bucket[place, what] += 1
+            desk, mailbox = event.desk, event.mailbox
+            if desk == INBOUND_DESK:
+                channel = sources.get(event.sender) or self._source(event.sender)
+            elif desk == OUTBOUND_DESK:
+                channel = mailbox
+            else:
+                continue
+            self.totals[desk, self._known(channel), what] += 1
+            key = (desk, channel, mailbox, event.lane, what)
+            if len(bucket) >= KEYS_MAX and key not in bucket:
+                key = (desk, "", "", "", what)
+            bucket[key] = bucket.get(key, 0) + 1
+
+    def _source(self, sender: str) -> str:
+        if len(self._sources) >= KEYS_MAX:
+            self._sources.clear()
+        channel = self._sources[sender] = channel_of(INBOUND_DESK, "", sender)
+        return channel
 
     def _known(self, channel: str) -> str:
         """The channel as the totals name it."""
@@ -100,7 +116,7 @@ class Meter:
             for begun_s, bucket in self._buckets:
                 if now_s - begun_s > BUCKET_S * BUCKETS:
                     continue
-                for (place, what), count in bucket.items():
-                    counts = found.setdefault(key(place), {})
+                for (*place, what), count in bucket.items():
+                    counts = found.setdefault(key(Place(*place)), {})
                     counts[what] = counts.get(what, 0) + count
         return found
