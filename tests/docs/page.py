@@ -160,6 +160,7 @@ class Runner:
         """Start a server; what it says of itself, up to its last line."""
         # Any free ports, since the usual ones may be somebody else's.
         environ = {**os.environ, "POSTHOUSE_METRICS_PORT": "0", "POSTHOUSE_RELAY_PORT": "0"}
+        environ["POSTHOUSE_CONSOLE_PORT"] = "0"
         self._server = subprocess.Popen(
             [*PROGRAM, *words], env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )

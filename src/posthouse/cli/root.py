@@ -34,7 +34,7 @@ COMMANDS: dict[str, str] = {
     "books": "The books: was every message delivered, and if not, why; computed on Spark from the journal.",
     "snapshot": "Snapshots: copy a working store, make a store from a copy.",
     "import": "Take over what another program kept: a Pinch relay's queue, OpenClaw's queues, a Klingon node's trades.",
-    "token": "Tokens: who may use the gateway's HTTP API, and for what.",
+    "token": "Tokens: who may use the gateway's HTTP API and the console, and for what.",
     "doctor": "Check the store, its journal, disk, clock, permissions and socket.",
     "config": "The configuration: each value and where it came from.",
     "completion": "Print the completion script of a shell.",

@@ -1,4 +1,4 @@
-"""posthouse token: who may use the gateway's HTTP API."""
+"""posthouse token: who may use the gateway's HTTP API and the console."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .text import age
 
 @click.group(cls=Group)
 def token() -> None:
-    """Tokens: who may use the gateway's HTTP API, and for what."""
+    """Tokens: who may use the gateway's HTTP API and the console, and for what."""
 
 
 @token.command("add")
@@ -21,15 +21,18 @@ def token() -> None:
     "--scope",
     "scopes",
     multiple=True,
-    required=True,
     metavar="SCOPE",
-    help="What it allows: inbound, outbound, status or events; may be repeated.",
+    help="What it allows in the gateway's API: inbound, outbound, status or events; may be repeated.",
 )
+@click.option("--role", metavar="ROLE", help="What it is in the console and its API: viewer, operator or admin.")
 @click.option("--tenant", metavar="NAME", help="Only for messages of this tenant [default: of every one].")
 @pass_session
-def add(session: Session, name: str, scopes: tuple[str, ...], tenant: str | None) -> None:
-    """Make a token and print it. It is shown this once and kept nowhere."""
-    answer = session.call("token.add", called=name, scopes=list(scopes), tenant=tenant)
+def add(session: Session, name: str, scopes: tuple[str, ...], role: str | None, tenant: str | None) -> None:
+    """Make a token and print it. It is shown this once and kept nowhere.
+
+    Give at least one --scope, for the gateway's API, or a --role, for the console.
+    """
+    answer = session.call("token.add", called=name, scopes=list(scopes), tenant=tenant, role=role)
     if session.json:
         session.emit(answer)
     else:
@@ -48,13 +51,14 @@ def ls(session: Session) -> None:
         (
             row["name"],
             ", ".join(row["scopes"]),
+            row["role"] or "",
             row["tenant"] or "every one",
             age(row["made_at"], session.now),
             row["by"],
         )
         for row in answer["tokens"]
     ]
-    session.table(("name", "scopes", "tenant", ">made ago", "by"), rows, "There are no tokens.")
+    session.table(("name", "scopes", "role", "tenant", ">made ago", "by"), rows, "There are no tokens.")
 
 
 @token.command("revoke")

@@ -212,6 +212,7 @@ class _Server:
             exporter = Exporter(engine, config.path("journal.dir"), config.seconds("journal.wait_s"))
             task = loop.create_task(self._export(exporter, export_s))
             stack.push_async_callback(self._finish, exporter, task)
+        self._traces(stack, engine, metrics)
         address = None
         if config.switch("metrics.enabled"):
             server = MetricsServer(metrics, config.text("metrics.host"), config.whole("metrics.port"))
@@ -376,6 +377,21 @@ class _Server:
                 each()
 
         loop.add_signal_handler(signal.SIGHUP, all_of_them)
+
+    def _traces(self, stack: contextlib.AsyncExitStack, engine: Engine, metrics: Metrics) -> None:
+        """Tell a collector of messages' lives, if that is wanted; closed behind the roles, to tell of their ends."""
+        if self._config.text_or_none("traces.endpoint") is None:
+            return
+        try:
+            from ..traces import service as traces
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] != "opentelemetry":
+                raise
+            raise MissingExtra(f"traces need {error.name}: pip install posthouse[traces]") from error
+        running = traces.make(self._config, engine, version())
+        stack.push_async_callback(running.close)
+        running.start()
+        metrics.registry.register(traces.TracesCollector(running))
 
     def _books(self, stack: contextlib.AsyncExitStack, loop: asyncio.AbstractEventLoop, engine: Engine) -> str | None:
         """Keep the books, if that is wanted and can be; where they are."""

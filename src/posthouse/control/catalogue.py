@@ -13,6 +13,8 @@ __all__ = ["GROUPS", "OPERATIONS", "load", "run"]
 
 GROUPS = (
     "alerts",
+    "audit",
+    "books",
     "dead",
     "doctor",
     "gateway",

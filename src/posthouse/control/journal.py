@@ -18,10 +18,14 @@ from ..journal.history import history
 from ..journal.schema import Row
 from ..journal.tail import Exported, export
 from ..journal.verify import verify
-from ..mailbox.message import check_name
+from ..mailbox import event as ev
+from ..mailbox.message import SECOND, Instant, check_name
 from ..mailbox.store import Chunk, Segment, Store
 from . import view
 from .operation import PAGE_MAX, Access, Answer, Context, Json, Refused, Stopped, operation
+
+CLOCK_SLACK_US = 3_600 * SECOND
+"""How far behind its post an event of a message may be dated before all segments are searched for it."""
 
 
 class Feed:
@@ -148,21 +152,41 @@ def _rows(context: Context, after: int, upto: int) -> Iterator[Row]:
 def message_history(
     context: Context, *, id: str, desk: str | None = None, mailbox: str | None = None, sender: str | None = None
 ) -> Answer:
-    """All that the journal tells of the messages with this id, in order."""
+    """All that the journal tells of the messages with this id, in order, and what was posted in answer to them."""
     check_name("id", id)
-    findings: list[Finding] = []
-    rows = history(
-        context.store,
-        context.config.path("journal.dir"),
-        id,
-        desk,
-        mailbox,
-        sender,
-        findings=findings,
-    )
+    posted = [view.posted_at for view in context.store.find(id)]
+    # Events of a message stand behind its post, but for clocks that were set back meanwhile.
+    since = min(posted) - CLOCK_SLACK_US if posted else None
+    rows, effects, findings = _history(context, id, desk, mailbox, sender, since)
+    if since is not None and any(row.event != ev.POSTED for row in _firsts(rows)):
+        rows, effects, findings = _history(context, id, desk, mailbox, sender, None)
     if not rows and not findings:
         return Refused("not_found", f"the journal tells nothing of a message {id!r}")
-    return {"id": id, "events": [_row(row) for row in rows], "findings": [_finding(each) for each in findings]}
+    return {
+        "id": id,
+        "events": [_row(row) for row in rows],
+        "effects": [_row(row) for row in effects],
+        "findings": [_finding(each) for each in findings],
+    }
+
+
+def _history(
+    context: Context, id: str, desk: str | None, mailbox: str | None, sender: str | None, since: Instant | None
+) -> tuple[list[Row], list[Row], list[Finding]]:
+    effects: list[Row] = []
+    findings: list[Finding] = []
+    folder = context.config.path("journal.dir")
+    rows = history(context.store, folder, id, desk, mailbox, sender, findings=findings, effects=effects, since=since)
+    return rows, effects, findings
+
+
+def _firsts(rows: list[Row]) -> list[Row]:
+    """The first row of each message in each node; what was refused is none."""
+    firsts: dict[tuple[str, str, str, str], Row] = {}
+    for row in rows:
+        if row.event not in (ev.REFUSED, ev.DUPLICATE):
+            firsts.setdefault((row.node, row.desk, row.mailbox, row.sender), row)
+    return list(firsts.values())
 
 
 def _row(row: Row) -> Json:

@@ -51,7 +51,7 @@ def take(context: Context, *, page: dict[str, Any], dry_run: bool = False) -> An
         heard = _whole(page, "heard")
         commands += [Keep(TRADES, name, record.encode()), Keep(HEARD, name, str(heard).encode())]
     if not dry_run and commands:
-        outcomes = context.access.call(*commands)
+        outcomes = context.call(*commands)
         for place, (start, word) in enumerate(zip(posts, words, strict=True)):
             if word != "known" and isinstance(outcome := outcomes[start], oc.Refused):
                 words[place] = str(outcome.reason)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
+from ..journal.chunk import decode
+from ..journal.feed import may_hold
 from ..mailbox import command as cm
 from ..mailbox import event as ev
 from ..mailbox import outcome as oc
@@ -161,6 +163,7 @@ def _diagnose(
 def _paused(store: Store, code: str, what: str, reason: str, box: MailboxView, lane: str, depth: int) -> Diagnosis:
     event = _latest(
         store,
+        ev.PAUSED,
         lambda e: e.event == ev.PAUSED and (e.desk, e.mailbox, e.lane) == (box.desk, box.mailbox, lane),
     )
     by = f" by {event.holder}" if event and event.holder else ""
@@ -197,6 +200,7 @@ def _in_flight(store: Store, message: MessageView, lane: LaneView, window: int |
     ref = message.message.ref
     event = _latest(
         store,
+        id,
         lambda e: e.event in (ev.LEASED, ev.RECEIVED) and (e.desk, e.mailbox, e.sender, e.message_id) == tuple(ref),
     )
     since = view.instant(event.at) if event else None
@@ -238,12 +242,14 @@ def _not_due(message: MessageView) -> Diagnosis:
     return "scheduled", f"Message {id!r} is not due before {until}.", more
 
 
-def _latest(store: Store, wanted: Callable[[Event], bool]) -> Event | None:
-    """The last such event among the newest that the store still has."""
+def _latest(store: Store, word: str, wanted: Callable[[Event], bool]) -> Event | None:
+    """The last such event among the newest that the store still has. ``word`` stands in it, as most chunks' bytes do
+    not, so few are read."""
     found = None
-    for _, _, event in store.events(max(0, store.offset() - LOOK_BACK)):
-        if wanted(event):
-            found = event
+    after = max(0, store.offset() - LOOK_BACK)
+    for chunk in store.chunks(after):
+        if may_hold(chunk, word):
+            found = next((event for event in reversed(decode(chunk.data)) if wanted(event)), found)
     return found
 
 

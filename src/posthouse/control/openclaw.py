@@ -93,7 +93,7 @@ def take(context: Context, *, root: str, now: int, entries: dict[str, Any], dry_
             seen[entry.key] = entry.digest
             plans.append(_plan(context, entry, root, now))
     commands = [plan for plan in plans if not isinstance(plan, str)]
-    outcomes = iter(context.access.call(*commands) if commands and not dry_run else [])
+    outcomes = iter(context.call(*commands) if commands and not dry_run else [])
     became: list[str] = []
     for entry, plan in zip(taken, plans, strict=True):
         if isinstance(plan, str):

@@ -21,6 +21,7 @@ from ..mailbox.command import Command
 from ..mailbox.message import Instant
 from ..mailbox.outcome import Outcome
 from ..mailbox.store import Store
+from .record import Record
 
 Json = dict[str, Any]
 T = TypeVar("T")
@@ -60,6 +61,17 @@ class Access(Protocol):
         """The clock that commands are stamped by."""
 
 
+class Changing(Protocol):
+    """What changing a record on a shelf needs: an ``Access`` is one, and so is a ``Context``, which leaves its word."""
+
+    @property
+    def store(self) -> Store:
+        """For read queries."""
+
+    def call(self, *commands: Command) -> list[Outcome]:
+        """Apply commands durably."""
+
+
 class Stopped(StoreError):
     """The operation was told to stop before it was done; what it did so far stays done."""
 
@@ -75,6 +87,8 @@ class Context(NamedTuple):
     """Who asks: the holder in the journal of what he does."""
     report: Callable[[int, int | None, str], None]
     """Tell how far a long operation is: done, of how many (if known), doing what. Raises Stopped."""
+    record: Record | None = None
+    """Goes into the commits of what is changed; ``run`` provides it."""
 
     @property
     def store(self) -> Store:
@@ -83,7 +97,12 @@ class Context(NamedTuple):
 
     def apply(self, command: Command) -> Outcome:
         """Apply one command durably."""
-        return self.access.call(command)[0]
+        return self.call(command)[0]
+
+    def call(self, *commands: Command) -> list[Outcome]:
+        """Apply commands durably, in one commit with the record of who asked for them."""
+        keeps = self.record.keeps(commands, self.access.now()) if self.record is not None and commands else []
+        return self.access.call(*commands, *keeps)[: len(commands)]
 
 
 Answer = Json | Refused
@@ -150,7 +169,12 @@ def run(context: Context, name: str, parameters: Mapping[str, Any]) -> Answer:
         raise InvalidInput(f"{name}: {', '.join(missing)} must be given")
     if not 1 <= parameters.get("limit", 1) <= 10**9:
         raise InvalidInput(f"{name}: limit must be between 1 and {10**9}: {parameters['limit']}")
-    return operation.function(context, **parameters)
+    record = Record(context.store, context.by, name, parameters, context.config.seconds("audit.keep_s"))
+    answer = operation.function(context._replace(record=record), **parameters)
+    if record.written:
+        refused = answer.code if isinstance(answer, Refused) else None
+        context.access.call(record.ended(answer if isinstance(answer, dict) else None, refused))
+    return answer
 
 
 def _near(name: str, known: list[str]) -> str:

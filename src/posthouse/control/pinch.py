@@ -61,7 +61,7 @@ def _messages(context: Context, policy: Policy, plain: list[Any], dry_run: bool)
         else:
             became.append("")
             taken.append(post)
-    outcomes = iter(context.access.call(*taken) if taken else [])
+    outcomes = iter(context.call(*taken) if taken else [])
     became = [word or _word(next(outcomes)) for word in became]
     depths = {}
     for mailbox in dict.fromkeys(post.message.mailbox for post in posts):
@@ -107,7 +107,7 @@ def _blocks(context: Context, pairs: list[Any], dry_run: bool) -> list[str]:
     names = [f"{blocker} {blocked}" for blocker, blocked in pairs]
     if dry_run:
         return ["added" if context.store.kept_value(BLOCKS, name) is None else "known" for name in names]
-    outcomes = context.access.call(*(Keep(BLOCKS, name, b"1") for name in names)) if names else []
+    outcomes = context.call(*(Keep(BLOCKS, name, b"1") for name in names)) if names else []
     return ["added" if isinstance(outcome, oc.Kept) and outcome.changed else "known" for outcome in outcomes]
 
 
@@ -136,5 +136,5 @@ def _key(context: Context, fields: Any, dry_run: bool) -> str:
             return None
         return None if dry_run else after
 
-    relay.change(context.access, public_key, decide)
+    relay.change(context, public_key, decide)
     return became

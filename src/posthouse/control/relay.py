@@ -23,7 +23,7 @@ from ..mailbox.message import Instant
 from ..mailbox.store import Store
 from ..wire.address import PUBLIC_KEY_BYTES, address_of, parse_address
 from . import view
-from .operation import PAGE_MAX, Access, Answer, Context, Json, Refused, operation
+from .operation import PAGE_MAX, Answer, Changing, Context, Json, Refused, operation
 
 SHELF = "relay.keys"
 
@@ -74,7 +74,7 @@ def each(store: Store) -> Iterator[tuple[bytes, Key]]:
         after = page[-1][0]
 
 
-def change(access: Access, public_key: bytes, decide: Callable[[Key | None], Key | None]) -> Key | None:
+def change(access: Changing, public_key: bytes, decide: Callable[[Key | None], Key | None]) -> Key | None:
     """Read a key's record, let ``decide`` make the new one (None leaves it as it is), keep that.
 
     Blocking, and one at a time, so that nobody decides on a record that another is changing.
@@ -148,7 +148,7 @@ def _set(context: Context, text: str, state: str) -> Answer:
         start = before or Key(state, "", now, now, context.by)
         return start._replace(state=state, changed_at=now, by=context.by)
 
-    key = change(context.access, public_key, decide)
+    key = change(context, public_key, decide)
     assert key is not None
     return {**_shown(context, public_key, key), "was": was[0], "changed": was[0] != state}
 

@@ -4,7 +4,8 @@ In: names and scopes. Out: records on the shelf ``gateway.tokens``, under the SH
 told once, when it is made, and kept nowhere. The gateway of this process is told of changes by the engine
 (``on_call``), so that a revoked token is refused at once.
 
-A record is JSON: {"name", "scopes", "tenant", "made_at", "by"}; ``tenant`` null is every tenant.
+A record is JSON: {"name", "scopes", "tenant", "made_at", "by", "role"}; ``tenant`` null is every tenant, ``role`` null
+none in the console.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ SHELF = "gateway.tokens"
 PREFIX = "ph_"
 SCOPES = ("inbound", "outbound", "status", "events")
 """What a token may allow: to post inbound, to post outbound, to ask what became of messages, to follow events."""
+ROLES = ("viewer", "operator", "admin")
+"""What a token may be in the console and its API, each with all that the one before it may."""
 TOKENS_MAX = 10_000
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
@@ -40,6 +43,8 @@ class Token(NamedTuple):
     """None: messages of every tenant."""
     made_at: Instant
     by: str
+    role: str | None = None
+    """In the console; None: it is no key to it."""
 
     def encode(self) -> bytes:
         """As it is kept."""
@@ -77,17 +82,32 @@ def _shown(token: Token) -> Json:
         "tenant": token.tenant,
         "made_at": view.instant(token.made_at),
         "by": token.by,
+        "role": token.role,
     }
 
 
 @operation("token.add")
-def add(context: Context, *, called: str, scopes: list[str], tenant: str | None = None) -> Answer:
+def add(
+    context: Context,
+    *,
+    called: str,
+    scopes: list[str] | None = None,
+    tenant: str | None = None,
+    role: str | None = None,
+) -> Answer:
     """Make a token; the answer is the only place that ever has it."""
     if not _NAME.fullmatch(called):
         raise InvalidInput(f"a token's name is lower-case letters, digits, . - and _: {called[:80]!r}")
+    scopes = scopes or []
     wrong = [scope for scope in scopes if scope not in SCOPES]
-    if wrong or not scopes:
-        raise InvalidInput(f"scopes are some of {', '.join(SCOPES)}{f', not {wrong[0][:40]!r}' if wrong else ''}")
+    if role is not None and role not in ROLES:
+        raise InvalidInput(f"a role is one of {', '.join(ROLES)}, not {role[:40]!r}")
+    if role is not None and tenant is not None:
+        raise InvalidInput("a token with a role sees every tenant: give either a role or a tenant")
+    if not scopes and role is None:
+        raise InvalidInput("give the token a scope, for the gateway's API, or a role, for the console")
+    if wrong:
+        raise InvalidInput(f"scopes are some of {', '.join(SCOPES)}, not {wrong[0][:40]!r}")
     if tenant is not None:
         check_name("tenant", tenant)
     known = [token for _, token in each(context.store)]
@@ -96,7 +116,7 @@ def add(context: Context, *, called: str, scopes: list[str], tenant: str | None 
     if len(known) >= TOKENS_MAX:
         return Refused("full", f"there are {TOKENS_MAX} tokens, and no more are kept")
     secret = PREFIX + secrets.token_urlsafe(32)
-    made = Token(called, tuple(s for s in SCOPES if s in scopes), tenant, context.access.now(), context.by)
+    made = Token(called, tuple(s for s in SCOPES if s in scopes), tenant, context.access.now(), context.by, role)
     context.apply(Keep(SHELF, digest(secret), made.encode()))
     return {**_shown(made), "token": secret}
 

@@ -8,6 +8,7 @@ large it may be, the application says with ``body``. Compressed bodies are not t
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
@@ -46,6 +47,7 @@ class Listener:
         connections_max: int,
         head_s: float = HEAD_S,
         linger_s: float = 0.0,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         """``linger_s``: how long the rest of a body is thrown away after an early answer, so that this is read."""
         self._app = app
@@ -53,6 +55,7 @@ class Listener:
         self._connections_max = connections_max
         self._head_s = head_s
         self._linger_s = linger_s
+        self._tls = tls
         self._open: dict[asyncio.BaseTransport, _Watched] = {}
         self._server: asyncio.Server | None = None
         self._runner: web.AppRunner | None = None
@@ -80,6 +83,8 @@ class Listener:
                 lambda: _Watched(made(), self._open, self._connections_max, self._head_s, self._count),
                 None if self._host == "*" else self._host,
                 self._wanted_port,
+                ssl=self._tls,
+                ssl_handshake_timeout=None if self._tls is None else self._head_s,
             )
         except OSError as error:
             await self.close()

@@ -6,9 +6,12 @@ Out: chunks that are proved to be the ones that were written, in their order.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Generator, Iterator
 from contextlib import closing
 from typing import NamedTuple, Protocol
+
+import orjson
 
 from ..errors import StoreCorrupt
 from ..mailbox.event import Event
@@ -59,6 +62,14 @@ def read(source: ChunkSource, after: int) -> Generator[Chunk, None, None]:
         close = getattr(found, "close", None)
         if close is not None:
             close()
+
+
+def may_hold(chunk: Chunk, word: str) -> bool:
+    """Whether this text may stand in an event of the chunk: its bytes are looked at, and nothing is parsed."""
+    try:
+        return orjson.dumps(word) in zlib.decompress(chunk.data)
+    except zlib.error as error:
+        raise StoreCorrupt(f"chunk {chunk.first}-{chunk.last} cannot be read: {error}") from error
 
 
 def faults(chunk: Chunk, after: int, prev: bytes | None) -> list[Fault]:

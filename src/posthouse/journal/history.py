@@ -6,17 +6,17 @@ It needs pyarrow only where there are segments to read.
 
 from __future__ import annotations
 
+import datetime
 import os
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from ..errors import StoreCorrupt
+from ..mailbox.event import POSTED
+from ..mailbox.message import SECOND, Instant
 from ..mailbox.store import Chunk
 from . import feed, schema, segment
 from .feed import ChunkSource
@@ -35,18 +35,25 @@ def history(
     sender: str | None = None,
     *,
     findings: list[Finding] | None = None,
+    effects: list[HistoryRow] | None = None,
+    since: Instant | None = None,
 ) -> list[HistoryRow]:
     """Every row of the messages with this id, by node (the one that speaks first comes first) and offset.
 
     The folder's other nodes are searched too: a restored store goes on under a new name.
     A damaged chunk or segment raises StoreCorrupt; with ``findings`` it is noted there and passed over.
+    ``effects`` is given what was posted in answer to a message with this id. ``since``: what is before it in segments
+    need not be looked for.
     """
     rows: dict[tuple[str, int], Row] = {}
+    caused: dict[tuple[str, int], Row] = {}
 
     def take(where: str, search: Callable[[], list[Row]]) -> None:
         try:
             for row in search():
-                if desk in (None, row.desk) and mailbox in (None, row.mailbox) and sender in (None, row.sender):
+                if row.message_id != id:
+                    caused[row.node, row.offset] = row
+                elif desk in (None, row.desk) and mailbox in (None, row.mailbox) and sender in (None, row.sender):
                     known = rows.setdefault((row.node, row.offset), row)
                     if known != row:
                         raise StoreCorrupt(f"{where} differs from another place in offset {row.offset}")
@@ -63,8 +70,10 @@ def history(
                 take(feed.place(node, chunk), partial(_in_chunk, node, chunk, id))
     if folder is not None:
         for path in _segments(Path(folder)):
-            take(str(path), partial(_in_segment, path, id))
+            take(str(path), partial(_in_segment, path, id, since, effects is not None))
 
+    if effects is not None:
+        effects += sorted(caused.values(), key=lambda row: (row.at, row.node, row.offset))
     begun: dict[str, int] = {}
     for row in rows.values():
         begun[row.node] = min(row.at, begun.get(row.node, row.at))
@@ -72,16 +81,16 @@ def history(
 
 
 def _in_chunk(node: str, chunk: Chunk, id: str) -> list[Row]:
-    """The rows of this id in a chunk. Most chunks lack it: its bytes are looked for before anything is parsed."""
+    """The rows of this id in a chunk, and the posts that answer it. Most chunks lack it, and are not parsed."""
     try:
-        if orjson.dumps(id) not in zlib.decompress(chunk.data):
+        if not feed.may_hold(chunk, id):
             return []
-    except zlib.error as error:
-        raise StoreCorrupt(f"{feed.place(node, chunk)} cannot be read: {error}") from error
+    except StoreCorrupt as error:
+        raise StoreCorrupt(f"{feed.place(node, chunk)} cannot be read: {error.__cause__}") from error
     return [
         Row._make(schema.row_values(node, offset, chunk.first, event))
         for offset, event in enumerate(feed.decode(node, chunk), chunk.first)
-        if event.message_id == id
+        if event.message_id == id or (event.cause_id == id and event.event == POSTED)
     ]
 
 
@@ -96,22 +105,39 @@ def _segments(folder: Path) -> Iterator[Path]:
                     yield folder / name / each
 
 
-def _in_segment(path: Path, id: str) -> list[Row]:
-    """The rows of this id in a segment: row groups that cannot hold it are skipped, of the others only the
-    ids are read, and whole rows only where one is the id."""
+def _in_segment(path: Path, id: str, since: Instant | None, effects: bool) -> list[Row]:
+    """The rows of this id in a segment, and the posts that answer it: row groups that cannot hold it are skipped, of
+    the others only the ids are read, and whole rows only where one is the id."""
     found: list[Row] = []
     compute = segment.arrow().pc
     with segment.open_file(path) as file, segment.reading(path):
-        column = file.schema_arrow.names.index("message_id")
+        names = file.schema_arrow.names
+        columns = {name: names.index(name) for name in ("message_id", "cause_id", "at")}
         for group in range(file.num_row_groups):
-            if not _may_hold(file.metadata.row_group(group).column(column).statistics, id):
+            about = file.metadata.row_group(group)
+            if since is not None and _is_before(about.column(columns["at"]).statistics, since):
                 continue
-            ids = file.read_row_group(group, columns=["message_id"]).column(0)
-            mask = compute.equal(ids, id)
-            if compute.any(mask).as_py():
-                table = file.read_row_group(group, columns=list(NAMES)).filter(mask)
-                found += map(Row._make, segment.values_of(table))
+            searched = ("message_id", "cause_id") if effects else ("message_id",)
+            held = [name for name in searched if _may_hold(about.column(columns[name]).statistics, id)]
+            if not held:
+                continue
+            ids = file.read_row_group(group, columns=held)
+            if any(compute.any(compute.equal(ids.column(name), id)).as_py() for name in held):
+                table = file.read_row_group(group, columns=list(NAMES))
+                own = compute.equal(table.column("message_id"), id)
+                caused = compute.and_(
+                    compute.equal(table.column("cause_id"), id), compute.equal(table.column("event"), POSTED)
+                )
+                mask = compute.or_(own, compute.fill_null(caused, False))
+                found += map(Row._make, segment.values_of(table.filter(mask)))
     return found
+
+
+def _is_before(statistics: Any, since: Instant) -> bool:
+    if statistics is None or not statistics.has_min_max:
+        return False
+    last = statistics.max
+    return isinstance(last, datetime.datetime) and last.timestamp() * SECOND < since
 
 
 def _may_hold(statistics: Any, id: str) -> bool:

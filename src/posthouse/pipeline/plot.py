@@ -1,7 +1,8 @@
 """Plots as SVG text that stands inside a page: stacked bars over time, lines over time, horizontal bars.
 
-In: numbers and names. Out: ``<svg>`` elements whose colours are variables of the page (``--s0`` … ``--s7``), so that
-they follow its light and its dark side. They load nothing and run nothing. Every name is escaped.
+In: numbers and names. Out: ``<svg>`` elements whose colours are variables of the page (``--s0`` … ``--s7``, and
+classes of these names for legends), so that they follow its light and its dark side. They load nothing, run nothing and
+have no style of their own. Every name is escaped.
 """
 
 from __future__ import annotations
@@ -195,9 +196,7 @@ def _names(places: Sequence[str], step: float) -> str:
 
 
 def _framed(title: str, inside: str, series: Sequence[Series], height: int = HEIGHT) -> str:
-    legend = "".join(
-        f'<span><i style="background:var(--s{each.colour})"></i>{safe(each.name)}</span>' for each in series
-    )
+    legend = "".join(f'<span><i class="s{each.colour}"></i>{safe(each.name)}</span>' for each in series)
     return (
         f'<figure><svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{safe(title)}">{inside}</svg>'
         f"<figcaption>{safe(title)}{f'<span class=legend>{legend}</span>' if legend else ''}</figcaption></figure>"

@@ -1,4 +1,4 @@
-"""The relay's certificate: read at start, read again when told to; a broken one changes nothing.
+"""A server's certificate: read at start, read again when told to; a broken one changes nothing.
 
 In: the paths of a certificate chain and its key. Out: the context for the listening socket. A handshake takes the
 certificate that was read last; connections that are open keep theirs.
@@ -16,8 +16,9 @@ from ..errors import ConfigError
 class Certificate:
     """A certificate that can be replaced while its context listens."""
 
-    def __init__(self, cert: Path, key: Path) -> None:
-        """ConfigError if they cannot be used."""
+    def __init__(self, cert: Path, key: Path, part: str = "relay") -> None:
+        """ConfigError, which names the settings of this part, if they cannot be used."""
+        self._names = (f"{part}.tls_cert", f"{part}.tls_key")
         self._cert = cert
         self._key = key
         self._current = self._read()
@@ -36,7 +37,7 @@ class Certificate:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
-        for path, name in ((self._cert, "relay.tls_cert"), (self._key, "relay.tls_key")):
+        for path, name in zip((self._cert, self._key), self._names, strict=True):
             try:
                 path.read_bytes()
             except OSError as error:
@@ -45,7 +46,7 @@ class Certificate:
             context.load_cert_chain(self._cert, self._key, password=_no_password)
         except (ssl.SSLError, ValueError, OSError) as error:
             detail = getattr(error, "reason", None) or str(error)
-            raise ConfigError(f"relay.tls_cert, relay.tls_key: {self._cert} and {self._key}: {detail}") from error
+            raise ConfigError(f"{', '.join(self._names)}: {self._cert} and {self._key}: {detail}") from error
         return context
 
 

@@ -74,8 +74,8 @@ class House:
     def spawn(self, *words: str, **options: Any) -> subprocess.Popen[str]:
         """Start a command as a process of its own."""
         environ = {k: v for k, v in os.environ.items() if not k.startswith("POSTHOUSE_")}
-        # Any free port: the usual one may be somebody else's.
-        environ |= {"POSTHOUSE_RELAY_PORT": "0"} | options.pop("env", {})
+        # Any free ports: the usual ones may be somebody else's.
+        environ |= {"POSTHOUSE_RELAY_PORT": "0", "POSTHOUSE_CONSOLE_PORT": "0"} | options.pop("env", {})
         return subprocess.Popen(
             [*PROGRAM, *words],
             cwd=self.folder,

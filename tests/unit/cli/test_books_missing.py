@@ -67,7 +67,8 @@ def test_the_books_are_read_without_spark(house: House) -> None:
 
 
 def test_a_server_says_it_once_and_serves(house: House) -> None:
-    words = ["up", "--json", "--metrics-port", "0", "--set", "relay.port=0", "--set", "books.enabled=true"]
+    words = ["up", "--json", "--metrics-port", "0", "--set", "relay.port=0", "--set", "console.port=0", "--set"]
+    words.append("books.enabled=true")
     process = subprocess.Popen(
         [sys.executable, "-c", WITHOUT, "java", *words, "--set", "log.format=text"],
         cwd=house.folder,

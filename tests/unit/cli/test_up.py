@@ -302,7 +302,7 @@ def test_a_store_that_fails_ends_the_server_with_an_error(house: House, monkeypa
 
     # The first to try is the sweeper, right after the start.
     monkeypatch.setattr(SqliteStore, "apply", fail_after_start)
-    result = house.run("up", "--no-metrics", code=3)
+    result = house.run("up", "--no-metrics", "--console-port", "0", code=3)
     assert "posthouse: the engine stopped: a sync failed" in result.stderr
     assert not house.socket.exists()
 

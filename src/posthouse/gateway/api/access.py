@@ -62,10 +62,22 @@ class Access:
         value = value.strip()
         if kind.lower() != "bearer" or not value.startswith(PREFIX) or len(value) > TOKEN_CHARACTERS_MAX:
             return None
+        return self._records().get(digest(value))
+
+    def role(self, token_digest: str) -> str | None:
+        """What the token of this digest is in the console at present."""
+        found = self._records().get(token_digest)
+        return None if found is None else found.role
+
+    def any_role(self) -> bool:
+        """Whether there is a token for the console."""
+        return any(token.role is not None for token in self._records().values())
+
+    def _records(self) -> dict[str, Token]:
         if self._read != (now := self._changes):
             self._tokens = dict(each(self._engine.store))
             self._read = now
-        return self._tokens.get(digest(value))
+        return self._tokens
 
 
 def check_tenant(token: Token, tenant: str) -> None:

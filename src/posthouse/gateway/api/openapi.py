@@ -247,8 +247,13 @@ def document() -> Json:
 
 def page() -> str:
     """The document as YAML."""
-    head = "# Made by `python -m posthouse.gateway.api.openapi`; a test holds this file to the program.\n"
-    return head + "\n".join(_lines(document(), 0)) + "\n"
+    return yaml_page(document(), "posthouse.gateway.api.openapi")
+
+
+def yaml_page(document: Json, module: str) -> str:
+    """A document as YAML, with a word on the module that makes it."""
+    head = f"# Made by `python -m {module}`; a test holds this file to the program.\n"
+    return head + "\n".join(_lines(document, 0)) + "\n"
 
 
 def _lines(value: Any, depth: int) -> list[str]:

@@ -46,6 +46,8 @@ KINDS: Mapping[str, Kind] = {
 class Problem(Exception):
     """Ends a request with an answer that says what is wrong."""
 
+    kinds = KINDS
+
     def __init__(self, code: str, detail: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(detail)
         self.code = code
@@ -54,7 +56,7 @@ class Problem(Exception):
 
     def document(self) -> dict[str, Any]:
         """The body."""
-        status, title = KINDS[self.code]
+        status, title = self.kinds[self.code]
         return {
             "type": TYPE + self.code,
             "title": title,
@@ -66,7 +68,7 @@ class Problem(Exception):
     def response(self) -> web.Response:
         """The answer."""
         return web.Response(
-            status=KINDS[self.code].status,
+            status=self.kinds[self.code].status,
             body=json.dumps(self.document()).encode(),
             content_type=MEDIA_TYPE,
             headers=self.headers,

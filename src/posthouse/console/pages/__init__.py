@@ -1,0 +1,9 @@
+"""Every page, in the order of the menu."""
+
+from __future__ import annotations
+
+from ..page import Page
+from . import books, mailboxes, message, overview, settings
+
+MODULES = (overview, mailboxes, message, books, settings)
+PAGES: tuple[Page, ...] = tuple(page for module in MODULES for page in module.PAGES)
