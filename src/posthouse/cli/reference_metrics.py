@@ -8,6 +8,7 @@ from ..metrics import FAMILIES, Family
 from ..metrics.flow import KINDS_MAX
 from ..peer import metrics as peer
 from ..relay import metrics as relay
+from ..traces import service as traces
 
 TABLES: dict[str, tuple[Family, ...]] = {
     "Every server": FAMILIES,
@@ -15,6 +16,7 @@ TABLES: dict[str, tuple[Family, ...]] = {
     "The gateway": gateway.FAMILIES,
     "The gateway's HTTP API": api.FAMILIES,
     "The peer": peer.FAMILIES,
+    "Traces": traces.FAMILIES,
 }
 """All metrics, by the part that tells them."""
 

@@ -40,6 +40,7 @@ def house(tmp_path: Path) -> House:
 
 def test_a_whole_servers_page_is_valid_and_all_of_it_is_in_the_tables(house: House) -> None:
     words = ["peer.enabled=true", "peer.listen=/ip4/127.0.0.1/tcp/0", "gateway.handler=echo", "gateway.api_port=0"]
+    words.append("traces.endpoint=http://127.0.0.1:1/v1/traces")
     house.post("m1", "m2", kind="talk")
     house.kill("m1")
     with house.up(*(word for text in words for word in ("--set", text))) as (_, summary):
@@ -95,9 +96,12 @@ def test_series_and_the_time_of_a_scrape_do_not_grow_with_mailboxes(tmp_path: Pa
         fill(engine, MAILBOXES, "many")
         gateway._tail.catch_up()
         metrics.catch_up()
-        begun = time.perf_counter()
-        page = metrics.page().decode()
-        took_s = time.perf_counter() - begun
+        scrapes_s = []
+        for _ in range(3):
+            # Of the processor, since the machine may have other work.
+            begun = time.process_time()
+            page = metrics.page().decode()
+            scrapes_s.append(time.process_time() - begun)
         found = families(page)
         samples = [sample for family in found for sample in family.samples]
         boxes = next(view.mailboxes for view in engine.store.desks() if view.desk == "inbound")
@@ -112,4 +116,4 @@ def test_series_and_the_time_of_a_scrape_do_not_grow_with_mailboxes(tmp_path: Pa
     assert len(samples) < 5_000
     plain = [sample for sample in samples if not sample.name.startswith("posthouse_gateway_")]
     assert not any("many" in value for sample in plain for name, value in sample.labels.items() if name != "kind")
-    assert took_s < 0.5, "nothing of it reads what there are many of"
+    assert min(scrapes_s) < 0.3, "nothing of it reads what there are many of"
