@@ -41,6 +41,10 @@ class Places:
             return ()
         return tuple([tenant for tenant, held in self._held.items() if held + self.asked >= self._share])
 
+    def may_ask(self) -> bool:
+        """Whether one more lease may be asked for: all on their way may turn out to be one tenant's, whoever it is."""
+        return not self._spare or self.asked < self._share
+
     def at_once(self) -> int:
         """Leases that may be asked for together, whoever gets them."""
         if not self._spare:

@@ -347,7 +347,7 @@ class Worker:
         if follow:
             for job in jobs:
                 more = self._places.leave(job.tenant)
-                if (more or self._backlog) and self._tasks:
+                if (more or self._backlog) and self._tasks and self._places.may_ask():
                     leases.append(self._next_lease(self._places.full()))
         try:
             future = self._engine.submit(*[command for job in jobs for command in job.commands], *leases)
