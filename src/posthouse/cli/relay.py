@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from . import option, up
@@ -14,14 +16,7 @@ from .text import short_instant
 @click.group(cls=Group, invoke_without_command=True)
 @up.options
 @click.pass_context
-def relay(
-    context: click.Context,
-    relay_port: str | None,
-    metrics_port: str | None,
-    no_metrics: bool,
-    log_format: str | None,
-    log_level: str | None,
-) -> None:
+def relay(context: click.Context, **given: Any) -> None:
     """The relay: run it alone, and say which keys may connect.
 
     Without a command it starts the relay and keeps it running until SIGTERM or Ctrl-C, as `posthouse up` does with
@@ -32,14 +27,7 @@ def relay(
     if context.invoked_subcommand is not None:
         return
     up.alone(session, "relay", "posthouse relay")
-    up.serve(
-        session,
-        relay_port=relay_port,
-        metrics_port=metrics_port,
-        no_metrics=no_metrics,
-        log_format=log_format,
-        log_level=log_level,
-    )
+    up.serve(session, **given)
 
 
 @relay.group("keys", cls=Group)

@@ -48,7 +48,6 @@ def options(function: F) -> F:
         click.option("--log-format", metavar="FORMAT", help=f"{_SHORT}log.format=FORMAT: auto, text or json."),
         click.option("--no-metrics", is_flag=True, help=f"{_SHORT}metrics.enabled=false."),
         click.option("--metrics-port", metavar="PORT", help=f"{_SHORT}metrics.port=PORT; 0 takes any free one."),
-        click.option("--console-port", metavar="PORT", help=f"{_SHORT}console.port=PORT; 0 takes any free one."),
         click.option("--relay-port", metavar="PORT", help=f"{_SHORT}relay.port=PORT; 0 takes any free one."),
     ):
         function = added(function)
@@ -61,6 +60,7 @@ def options(function: F) -> F:
 @click.option("--no-gateway", is_flag=True, help=f"{_SHORT}gateway.enabled=false.")
 @click.option("--no-peer", is_flag=True, help=f"{_SHORT}peer.enabled=false.")
 @click.option("--no-books", is_flag=True, help=f"{_SHORT}books.enabled=false.")
+@click.option("--console-port", metavar="PORT", help=f"{_SHORT}console.port=PORT; 0 takes any free one.")
 @click.option("--no-console", is_flag=True, help=f"{_SHORT}console.enabled=false.")
 @pass_session
 def up(
