@@ -133,7 +133,7 @@ def test_it_keeps_its_folder_to_itself_and_leaves_others_alone(tmp_path: Path) -
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     file = folder / "posthouse.toml"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    file.write_text(CONFIG.replace('every_s = "15s"', 'every_s = "1m"'), encoding="utf-8")
+    file.write_text(CONFIG.replace('every_s = "10s"', 'every_s = "1m"'), encoding="utf-8")
     assert not Place(folder).prepare()
     assert 'every_s = "1m"' in file.read_text(encoding="utf-8")
     other = tmp_path / "other"

@@ -3,8 +3,8 @@
 In: the configuration. Out: the lake's tables, and a line of the log for each turn. The server's side is ``Keeper``;
 ``main`` is the process, started with ``python -m posthouse.cli.books_keep``. They talk over pipes, in lines of JSON:
 settings first, then ``run``, answered by lines of progress and by what was done. Spark is started at the first turn
-that has something to do and stays warm from then on. The process has a bounded heap and takes the processor only when
-nobody else wants it. It ends when its standard input does, so it never outlives the server, however that ends; a turn
+that has something to do and stays warm from then on. The process has a bounded heap and, unless a setting says
+otherwise, takes the processor only when nobody else wants it. It ends when its standard input does, so it never outlives the server, however that ends; a turn
 that is cut short is done again by the next one.
 """
 
@@ -79,6 +79,7 @@ class Keeper:
             "lake": config.text("books.lake"),
             "master": config.text_or_none("books.master") or "local[1]",
             "memory_mb": config.whole("books.memory_mb"),
+            "stand_back": config.switch("books.stand_back"),
         }
         self._environment = environment
         self._command = command or [sys.executable, "-m", "posthouse.cli.books_keep"]
@@ -290,7 +291,8 @@ def main() -> None:
     settings = json.loads(sys.stdin.readline() or "{}")
     if not settings:
         return
-    stand_back()
+    if settings["stand_back"]:
+        stand_back()
     turns: queue.SimpleQueue[str] = queue.SimpleQueue()
     threading.Thread(target=_read_turns, args=(turns,), daemon=True).start()
     _keep(settings, turns, answers)

@@ -30,7 +30,8 @@ wait_s = "6s"
 [books]
 enabled = true
 lake = "lake"
-every_s = "15s"
+every_s = "10s"
+stand_back = false              # somebody is waiting to see them
 
 [engine]
 sweep_s = "10s"
@@ -71,6 +72,9 @@ enabled = true
 key = "node.key"
 listen = "/ip4/127.0.0.1/tcp/0"
 handler = "python:posthouse.demo.handler:trade"
+
+[console]
+port = 0
 
 [metrics]
 port = 0
