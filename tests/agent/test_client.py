@@ -13,7 +13,7 @@ import pytest
 from tests.agent.relay import Relay as Unkind
 from tests.relay.harness import HOST, Relay
 
-from posthouse.agent import Agent, Identity
+from posthouse.agent import Agent, Identity, client
 from posthouse.agent.client import relay_url
 from posthouse.agent.happening import Connected, Disconnected, Ignored, Pending, QueueFull, RateLimited
 from posthouse.errors import BadIdentity, InvalidInput, RelayRefused, StoreHeld
@@ -404,3 +404,25 @@ def test_a_relays_url_is_completed_or_refused():
     for text in ("http://host", "host:1", "ws://", "ws://host:x", "ws://a:b@host", "ws://host?x=y", ""):
         with pytest.raises(InvalidInput):
             relay_url(text)
+
+
+def test_an_agent_ends_though_its_connection_is_cut_at_the_same_moment(
+    relay: Relay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The end of the connection must not swallow the end of the agent: it would wait for itself for ever."""
+    wires: list[client._Wire] = []
+    made = client._Wire.__init__
+
+    def kept(wire: client._Wire, agent: Agent, host: str | None) -> None:
+        made(wire, agent, host)
+        wires.append(wire)
+
+    monkeypatch.setattr(client._Wire, "__init__", kept)
+
+    async def story() -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            async with Agent(tmp_path / "alice", url_of(relay)) as alice:
+                await alice.wait_connected(DEADLINE_S)
+                wires[0].closed.set()
+
+    run(story())

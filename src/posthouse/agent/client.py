@@ -380,8 +380,10 @@ class Agent:
         assert isinstance(wire, _Wire)
         try:
             while not wire.closed.is_set():
+                # Not wait_for: where both come at once, it takes the end of the connection for that of this task.
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(wire.closed.wait(), TICK_S)
+                    async with asyncio.timeout(TICK_S):
+                        await wire.closed.wait()
                 wire.session.tick()
                 self._make_room()
         finally:
