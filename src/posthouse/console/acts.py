@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from ..control.dead import SCAN_MAX
 from ..control.message import BODY_BYTES_MAX
 from ..control.operation import PAGE_MAX, Json
 from ..control.token import ROLES, SCOPES
 from ..mailbox.command import Verdict
 from ..mailbox.message import State
-from .field import NAME, Field, boolean, instant_of, integer, name, number, text
+from .field import NAME, Field, boolean, instant_of, integer, moment, name, number, text
+from .problem import Problem
 from .role import ADMIN, OPERATOR, VIEWER, Role
 
 API = "/api/v1"
@@ -37,6 +39,8 @@ class Act(NamedTuple):
     """It runs as a job that tells how far it is."""
     adapt: Callable[[Json], Json] = lambda given: given
     """From the fields to the operation's parameters."""
+    rules: Json = {}  # noqa: RUF012 (never changed)
+    """Of its fields together, as JSON Schema says it; the operation holds them."""
     label: str = ""
     """What a button that does it says; the verb, by default."""
 
@@ -77,8 +81,8 @@ WHERE = (
     name("id", "Only with this id."),
     text("reason", "Only with this reason."),
     text("error", "Only with an error like this one: numbers and ids in it do not count."),
-    text("since", "Only those that were posted at this time (ISO 8601) or later."),
-    text("until", "Only those that were posted before this time."),
+    moment("since", "Only those that were posted at this time or later."),
+    moment("until", "Only those that were posted before this time."),
     text("state", "Only in this state.", one_of=tuple(State)),
 )
 """Some messages."""
@@ -98,7 +102,10 @@ def in_where(given: Json) -> Json:
 
 def instants(given: Json) -> Json:
     """A span of time, as operations take it."""
-    return {key: instant_of(key, value) if key in ("since", "until") else value for key, value in given.items()}
+    found = {key: instant_of(key, value) if key in ("since", "until") else value for key, value in given.items()}
+    if "since" in found and "until" in found and found["since"] >= found["until"]:
+        raise Problem("refused", "since must be before until")
+    return found
 
 
 def _after_box(given: Json) -> Json:
@@ -220,9 +227,9 @@ ACTS: tuple[Act, ...] = (
     Act(
         "dead.ls",
         VIEWER,
-        (*WHERE, LIMIT),
+        (*WHERE, LIMIT, integer("scan", "Dead letters to look at, at most.", 1, SCAN_MAX)),
         "Dead letters in groups of like errors, the largest first.",
-        ("groups", "messages", "more"),
+        ("groups", "messages", "total", "more"),
         adapt=in_where,
     ),
     Act(
@@ -236,9 +243,29 @@ ACTS: tuple[Act, ...] = (
     Act(
         "dead.redrive",
         OPERATOR,
-        (*WHERE, MOST, number("rate_per_s", "How many fall due each second.", 0, 1e6), DRY_RUN),
+        (*WHERE, MOST, number("rate_per_s", "How many fall due each second.", 0.001, 1_000_000), DRY_RUN),
         "Give dead letters a new life in their old order.",
         ("redriven", "skipped", "dry_run", "more", "ids"),
+        changes=True,
+        long=True,
+        adapt=in_where,
+    ),
+    Act(
+        "dead.park",
+        OPERATOR,
+        (*WHERE, MOST, DRY_RUN),
+        "Set dead letters aside, until somebody unparks, cancels or purges them.",
+        ("parked", "skipped", "dry_run", "more"),
+        changes=True,
+        long=True,
+        adapt=in_where,
+    ),
+    Act(
+        "dead.unpark",
+        OPERATOR,
+        (*WHERE, MOST, DRY_RUN),
+        "Return what was set aside to its lanes, each with a new life.",
+        ("unparked", "skipped", "dry_run", "more"),
         changes=True,
         long=True,
         adapt=in_where,
@@ -289,8 +316,8 @@ ACTS: tuple[Act, ...] = (
         "books.summary",
         VIEWER,
         (
-            text("since", "Only what was posted at this time (ISO 8601) or later."),
-            text("until", "Only what was posted before this time."),
+            moment("since", "Only what was posted at this time or later."),
+            moment("until", "Only what was posted before this time."),
             name("desk", "Only messages of this desk."),
         ),
         "What the books say: outcomes that add up, findings, latency, waits, and replays.",
@@ -328,7 +355,12 @@ ACTS: tuple[Act, ...] = (
             text("role", "What it is in the console.", one_of=ROLES),
             Field(
                 "scopes",
-                {"type": "array", "maxItems": len(SCOPES), "items": {"type": "string", "enum": list(SCOPES)}},
+                {
+                    "type": "array",
+                    "minItems": 1,
+                    "maxItems": len(SCOPES),
+                    "items": {"type": "string", "enum": list(SCOPES)},
+                },
                 "What it allows in the gateway's API.",
             ),
             Field("tenant", NAME, "Only for messages of this tenant; not with a role."),
@@ -336,6 +368,7 @@ ACTS: tuple[Act, ...] = (
         "Make a token. The answer is the only place that ever has it.",
         ("name", "scopes", "role", "tenant", "token"),
         changes=True,
+        rules={"anyOf": [{"required": ["role"]}, {"required": ["scopes"]}], "not": {"required": ["role", "tenant"]}},
     ),
     Act(
         "token.revoke",

@@ -14,15 +14,16 @@ from typing import Any
 from ..control.operation import Json
 from ..errors import InvalidInput
 from ..gateway.api.shape import NAME_PATTERN, Field, check
-from ..mailbox.message import NAME_BYTES_MAX, SECOND, Instant
+from ..mailbox.message import INSTANT_MAX, NAME_BYTES_MAX, Instant
 from .problem import Problem
 
-__all__ = ["Field", "boolean", "from_json", "from_text", "instant_of", "integer", "name", "number", "text"]
+__all__ = ["Field", "boolean", "from_json", "from_text", "instant_of", "integer", "moment", "name", "number", "text"]
 
 NAME: Json = {"type": "string", "minLength": 1, "maxLength": NAME_BYTES_MAX, "pattern": NAME_PATTERN}
 LANE_NAME: Json = {"type": "string", "maxLength": NAME_BYTES_MAX, "pattern": r"^[^\x00-\x1f\x7f-\x9f]*$"}
-TEXT_MAX = 4_096
-_WHOLE = re.compile(r"-?(0|[1-9][0-9]{0,17})")
+TEXT_MAX = 1_000
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_WHOLE = re.compile(r"-?(0|[1-9][0-9]{0,18})")
 _FRACTION = re.compile(r"-?[0-9]{1,18}(\.[0-9]{1,18})?")
 
 
@@ -37,15 +38,20 @@ def text(called: str, about: str, *, needed: bool = False, one_of: tuple[str, ..
     return Field(called, schema, about, needed)
 
 
+def moment(called: str, about: str) -> Field:
+    """An instant, as ISO 8601 says it."""
+    return Field(called, {"type": "string", "format": "date-time", "maxLength": 64}, about)
+
+
 def integer(called: str, about: str, least: int, most: int, default: int | None = None) -> Field:
     """A whole number."""
     schema: Json = {"type": "integer", "minimum": least, "maximum": most}
     return Field(called, schema if default is None else {**schema, "default": default}, about)
 
 
-def number(called: str, about: str, above: float, most: float) -> Field:
-    """A number above one and up to another."""
-    return Field(called, {"type": "number", "exclusiveMinimum": above, "maximum": most}, about)
+def number(called: str, about: str, least: float, most: float) -> Field:
+    """A number."""
+    return Field(called, {"type": "number", "minimum": least, "maximum": most}, about)
 
 
 def boolean(called: str, about: str) -> Field:
@@ -109,8 +115,8 @@ def _plain(name: str, value: Any, field: Field) -> Any:
     if kind in ("integer", "number"):
         if isinstance(value, bool) or not isinstance(value, int | float) or (kind == "integer" and value != int(value)):
             raise InvalidInput(f"{name} must be a {'whole ' if kind == 'integer' else ''}number")
-        low, high = schema["minimum"] if "minimum" in schema else schema["exclusiveMinimum"], schema["maximum"]
-        if not low <= value <= high or ("exclusiveMinimum" in schema and value == low):
+        low, high = schema["minimum"], schema["maximum"]
+        if not low <= value <= high:
             raise InvalidInput(f"{name} must be between {low} and {high}")
         return int(value) if kind == "integer" else value
     check(name, value, schema)
@@ -132,12 +138,10 @@ def _plain(name: str, value: Any, field: Field) -> Any:
 def instant_of(called: str, value: str) -> Instant:
     """An instant from ISO 8601 text; without a zone it is UTC."""
     try:
-        moment = datetime.datetime.fromisoformat(value)
-        if moment.tzinfo is None:
-            moment = moment.replace(tzinfo=datetime.UTC)
-        at = int(moment.timestamp() * SECOND)
+        found = datetime.datetime.fromisoformat(value)
+        if found.tzinfo is None:
+            found = found.replace(tzinfo=datetime.UTC)
+        at = (found - _EPOCH) // datetime.timedelta(microseconds=1)
     except (ValueError, OverflowError):
-        at = -1
-    if at < 0:
-        raise InvalidInput(f"{called} must be a time such as 2026-01-31T12:00:00Z: {value[:40]!r}")
-    return at
+        raise InvalidInput(f"{called} must be a time such as 2026-01-31T12:00:00Z: {value[:40]!r}") from None
+    return min(max(at, 0), INSTANT_MAX)

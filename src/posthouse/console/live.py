@@ -67,6 +67,8 @@ class Live:
                         patience.reschedule(None)
                     await moved.wait()
             return response
+        except ConnectionError:
+            return response  # he left
         except TimeoutError:
             if request.transport is not None:
                 request.transport.abort()

@@ -88,7 +88,7 @@ def _operation(act: Act) -> Json:
         }
     needed = [field.name for field in act.fields if field.needed]
     properties = {field.name: {**field.schema, "description": field.about} for field in act.fields}
-    body = {**_OBJECT, "additionalProperties": False, "properties": properties}
+    body = {**_OBJECT, "additionalProperties": False, "properties": properties, **act.rules}
     done = {"202": _json("It has begun", {"$ref": "#/components/schemas/Job"})}
     return {
         **plain,

@@ -21,9 +21,9 @@ KINDS: Mapping[str, Kind] = {
     "too_large": Kind(413, "The request is too large"),
     "unsupported_media_type": Kind(415, "The body is of another kind"),
     "misdirected": Kind(421, "This console has another name"),
+    "busy": Kind(429, "Too many wait already"),
     "rate_limited": Kind(429, "Too many wrong tokens"),
     "internal": Kind(500, "Something went wrong here"),
-    "busy": Kind(503, "Too many wait already"),
     "unavailable": Kind(503, "The store cannot be reached"),
 }
 

@@ -50,6 +50,8 @@ THREADS = 4
 WAITING_MAX = 64
 """Requests that wait for one of these threads."""
 LINGER_S = 2.0
+LINE_BYTES_MAX = 131_072
+"""Names may be long, and their characters stand in a query as up to twelve bytes each."""
 LOOK_S = 60.0
 RETRY_AFTER_S = "5"
 
@@ -105,6 +107,7 @@ class Console:
         self._waiting = 0
         self._tasks: list[asyncio.Task[None]] = []
         self.app = web.Application(middlewares=[self._answered])
+        self.app.on_response_prepare.append(self._guarded)
         self._route()
         self._listener = Listener(
             self.app,
@@ -114,6 +117,7 @@ class Console:
             limits.head_s,
             min(LINGER_S, limits.body_s),
             None if certificate is None else certificate.context,
+            LINE_BYTES_MAX,
         )
 
     def _route(self) -> None:
@@ -277,9 +281,10 @@ class Console:
             problem = error if isinstance(error, Problem) else _problem_of(error)
             self.answers[problem.code] += 1
             response = self._told(request, problem)
-        if not response.prepared:
-            response.headers.update(self._headers)
         return response
+
+    async def _guarded(self, request: web.Request, response: web.StreamResponse) -> None:
+        response.headers.update(self._headers)
 
     def _told(self, request: web.Request, problem: Problem) -> web.StreamResponse:
         """A problem as JSON for programs and as a page for people."""

@@ -20,6 +20,7 @@ HEAD_S = 10.0
 IDLE_S = 75.0
 """Longer than clients keep an idle connection, so that none is closed while a request is on its way."""
 SHUTDOWN_S = 2.0
+LINE_BYTES_MAX = 8_190
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -48,14 +49,19 @@ class Listener:
         head_s: float = HEAD_S,
         linger_s: float = 0.0,
         tls: ssl.SSLContext | None = None,
+        line_bytes_max: int = LINE_BYTES_MAX,
     ) -> None:
-        """``linger_s``: how long the rest of a body is thrown away after an early answer, so that this is read."""
+        """``linger_s``: how long the rest of a body is thrown away after an early answer, so that this is read.
+
+        ``line_bytes_max``: of a request's first line, with its query.
+        """
         self._app = app
         self._host, self._wanted_port = host, port
         self._connections_max = connections_max
         self._head_s = head_s
         self._linger_s = linger_s
         self._tls = tls
+        self._line_bytes_max = line_bytes_max
         self._open: dict[asyncio.BaseTransport, _Watched] = {}
         self._server: asyncio.Server | None = None
         self._runner: web.AppRunner | None = None
@@ -74,6 +80,7 @@ class Listener:
             auto_decompress=False,
             lingering_time=self._linger_s,
             shutdown_timeout=SHUTDOWN_S,
+            max_line_size=self._line_bytes_max,
         )
         await self._runner.setup()
         made = self._runner.server
