@@ -291,7 +291,7 @@ def main() -> None:
     settings = json.loads(sys.stdin.readline() or "{}")
     if not settings:
         return
-    if settings["stand_back"]:
+    if settings.get("stand_back", True):
         stand_back()
     turns: queue.SimpleQueue[str] = queue.SimpleQueue()
     threading.Thread(target=_read_turns, args=(turns,), daemon=True).start()
