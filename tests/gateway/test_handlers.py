@@ -32,9 +32,21 @@ def work(*messages: Inbound, attempt: int = 1) -> Work:
 
 
 async def limited(handler: Handler, given: Work, silent_s: float = 5.0) -> tuple[Reply, ...]:
-    """As the worker has it handled."""
-    async with given.limited(silent_s, 30.0):
-        return await handler.handle(given)
+    """As the worker calls it: given up when nothing was heard of it."""
+    loop = asyncio.get_running_loop()
+    given.begin(loop, silent_s, 30.0)
+    working = asyncio.create_task(handler.handle(given))
+    try:
+        while not working.done():
+            left_s = given.due_s - loop.time()
+            if left_s <= 0:
+                raise TimeoutError
+            await asyncio.wait({working}, timeout=left_s)
+        return await working
+    finally:
+        given.end()
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)
 
 
 # HTTP

@@ -138,9 +138,9 @@ def test_a_file_follows_its_message_through_its_life(tmp_path: Path) -> None:
         await shelf.until(lambda: second in shelf.files("review"))
         await shelf.engine.do(Unpark(Filter("outbound", id="o2")))
         await shelf.until(lambda: second in shelf.files())
-        for each in (one, two):
+        for _ in (one, two):
             message = await shelf.lease()
-            await shelf.engine.do(Settle(each.ref, "t", Verdict.DELIVERED))
+            await shelf.engine.do(Settle(message.ref, "t", Verdict.DELIVERED))
         await shelf.until(lambda: not shelf.files())
         assert list((shelf.folder / "delivery-queue").glob("*.delivered")) == []
 
