@@ -1,4 +1,4 @@
-"""posthouse dead: dead letters, grouped by like errors, shown, given a new life, purged."""
+"""posthouse dead: dead letters, grouped by like errors, shown, given a new life, set aside, purged."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _REDRIVABLE = tuple(s for s in State if s in REDRIVABLE)
 
 @click.group(cls=Group)
 def dead() -> None:
-    """Dead letters: grouped by error, shown, redriven, purged."""
+    """Dead letters: grouped by error, shown, redriven, set aside, purged."""
 
 
 @dead.command("ls")
@@ -165,6 +165,53 @@ def _redriven(result: Json) -> str:
     count = result["redriven"]
     text = f"{count}{more} {'message' if count == 1 and not more else 'messages'}"
     return text + (f" ({result['skipped']} have no room in their mailbox)" if result["skipped"] else "")
+
+
+def _moving(name: str, states: tuple[State, ...], word: str, past: str, help: str) -> None:
+    """A command that moves letters aside, or back."""
+
+    @dead.command(name, help=help)
+    @option.filter_options(states)
+    @click.option("--limit", type=click.IntRange(1), metavar="N", help=f"Messages to {name} at most.")
+    @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+    @option.yes
+    @pass_session
+    def move(session: Session, /, limit: int | None, dry_run: bool, yes: bool, **filters: Any) -> None:
+        parameters: Json = {"where": option.where(filters)}
+        if limit is not None:
+            parameters["limit"] = limit
+        # A filter is a choice; only "all of them" is asked about.
+        asks = not dry_run and not parameters["where"] and session.must_ask(yes)
+
+        def told(result: Json) -> str:
+            more = " or more" if result["more"] else ""
+            kept = f" ({result['skipped']} have no room there)" if result["skipped"] else ""
+            return f"{result[past]}{more} {'message' if result[past] == 1 and not more else 'messages'}{kept}"
+
+        with session.operator() as operator:
+            if asks:
+                session.confirm(f"{word} {told(session.ask(operator, f'dead.{name}', **parameters, dry_run=True))}?")
+            result = session.ask(operator, f"dead.{name}", **parameters, dry_run=dry_run)
+        if session.json:
+            session.emit(result)
+        else:
+            session.say(f"{'Would be' if dry_run else 'Done'}: {past} {told(result)}.")
+
+
+_moving(
+    "park",
+    _REDRIVABLE,
+    "Park",
+    "parked",
+    "Set dead letters aside: they are dead no longer, and wait until somebody unparks, cancels or purges them.",
+)
+_moving(
+    "unpark",
+    (State.PARKED,),
+    "Unpark",
+    "unparked",
+    "Return what was set aside to its lanes, each with a new life. Without a filter, all of it.",
+)
 
 
 @dead.command("purge")

@@ -28,7 +28,7 @@ COMMANDS: dict[str, str] = {
     "mailbox": "Mailboxes: how full, how old, pause, resume, purge.",
     "lane": "Lanes: why one is not moving, and unblocking it.",
     "message": "Single messages: show, history, post, cancel, set aside.",
-    "dead": "Dead letters: grouped by error, shown, redriven, purged.",
+    "dead": "Dead letters: grouped by error, shown, redriven, set aside, purged.",
     "alerts": "Alert rules: how each stands, and a trial of who is told.",
     "journal": "The journal: export it, verify it, watch it.",
     "books": "The books: was every message delivered, and if not, why; computed on Spark from the journal.",

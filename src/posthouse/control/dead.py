@@ -1,4 +1,4 @@
-"""Operations on dead letters: grouped by like errors, shown, given a new life, purged."""
+"""Operations on dead letters: grouped by like errors, shown, given a new life, set aside, purged."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ from .mailbox import DRY_RUN_MAX, purge_all
 from .operation import PAGE_MAX, SCAN_PAGE, Answer, Context, Json, Refused, operation
 
 DEAD = frozenset({State.DEAD})
+PARKED = frozenset({State.PARKED})
 REDRIVE_STEP = 500
+PARK_STEP = 100
 RATED_MAX = 10_000
 """With a rate all due times follow from one instant, so it is one command: this many at a time."""
 SCAN_MAX = 200_000
 """Dead letters that are looked at in order to group them."""
+_PARKABLE = cm.REDRIVABLE
 _SHOWABLE = frozenset({State.DEAD, State.EXPIRED, State.CANCELLED}) | SET_ASIDE
 
 
@@ -45,11 +48,16 @@ def _when(found: MessageView) -> int:
 
 
 @operation("dead.ls")
-def ls(context: Context, *, where: dict[str, Any] | None = None, limit: int = 50) -> Answer:
-    """Dead letters grouped by desk, reason and normalised error, the largest group first."""
+def ls(context: Context, *, where: dict[str, Any] | None = None, limit: int = 50, scan: int = SCAN_MAX) -> Answer:
+    """Dead letters grouped by desk, reason and normalised error, the largest group first.
+
+    ``scan`` bounds how many are looked at, the oldest first. ``total`` is how many there are, where that is known
+    without looking.
+    """
     selected = selection.filters(context, where or {}, DEAD)
     if isinstance(selected, Refused):
         return selected
+    scan = min(scan, SCAN_MAX)
     groups: dict[tuple[str, str, str], _Group] = {}
     seen = 0
     for found in _each(context, selected):
@@ -58,7 +66,7 @@ def ls(context: Context, *, where: dict[str, Any] | None = None, limit: int = 50
         groups.setdefault(key, _Group(found)).add(found)
         if seen % PAGE_MAX == 0:
             context.report(seen, None, "reading")
-        if seen == SCAN_MAX:
+        if seen >= scan:
             break
     ordered = sorted(groups.items(), key=lambda item: (-item[1].count, item[0]))
     rows: list[Json] = [
@@ -74,7 +82,8 @@ def ls(context: Context, *, where: dict[str, Any] | None = None, limit: int = 50
         }
         for (desk, reason, error), group in ordered[:limit]
     ]
-    return {"groups": rows, "messages": seen, "more": seen == SCAN_MAX or len(ordered) > limit}
+    total = _count(context, selected, where or {})
+    return {"groups": rows, "messages": seen, "total": total, "more": seen >= scan or len(ordered) > limit}
 
 
 @operation("dead.messages")
@@ -85,7 +94,7 @@ def messages(context: Context, *, where: dict[str, Any] | None = None, after: in
         return selected
     limit = min(limit, PAGE_MAX)
     found: list[MessageView] = []
-    for filter in selected:
+    for filter in _present(context, selected):
         found += context.store.messages(filter, after, limit + 1)
     found.sort(key=lambda v: v.number)
     page = found[:limit]
@@ -153,6 +162,71 @@ def redrive(
     return {"redriven": done, "skipped": skipped, "dry_run": dry_run, "more": more, "ids": ids}
 
 
+@operation("dead.park")
+def park(context: Context, *, where: dict[str, Any] | None = None, limit: int = 10**9, dry_run: bool = False) -> Answer:
+    """Set dead letters aside: they are dead no longer, and wait until somebody unparks, cancels or purges them."""
+    selected = selection.filters(context, where or {}, DEAD)
+    if isinstance(selected, Refused):
+        return selected
+    for filter in selected:
+        if not filter.states <= _PARKABLE:
+            raise InvalidInput(f"only {', '.join(s for s in State if s in _PARKABLE)} messages can be set aside here")
+    total = _count(context, selected, where or {})
+    most = min(limit, DRY_RUN_MAX) if dry_run else limit
+    parked = skipped = 0
+    for filter in _present(context, selected):
+        after = 0
+        while (room := most - parked) > 0 and (page := context.store.messages(filter, after, min(room, PARK_STEP))):
+            after = page[-1].number
+            if dry_run:
+                parked += len(page)
+                continue
+            # One by one, each whole: nobody can lease it between its new life and its being set aside.
+            outcomes = context.call(*(_set_aside(context, found) for found in page))
+            done = sum(isinstance(outcome, oc.Done | oc.Settled) for outcome in outcomes)
+            parked += done
+            skipped += len(page) - done
+            context.report(parked, None if total is None else min(total, limit), "setting aside")
+    more = dry_run and parked >= DRY_RUN_MAX
+    return {"parked": parked, "skipped": skipped, "dry_run": dry_run, "more": more}
+
+
+def _set_aside(context: Context, found: MessageView) -> cm.Command:
+    ref = found.message.ref
+    aside = cm.Park(ref, holder=context.by)
+    if found.state is State.UNCERTAIN:
+        return aside
+    only = cm.Filter(ref.desk, ref.mailbox, sender=ref.sender, id=ref.id, states=frozenset({found.state}))
+    return cm.Together((cm.Redrive(only, 1, holder=context.by), aside))
+
+
+@operation("dead.unpark")
+def unpark(
+    context: Context, *, where: dict[str, Any] | None = None, limit: int = 10**9, dry_run: bool = False
+) -> Answer:
+    """Return what was set aside to its lanes, each with a new life."""
+    selected = selection.filters(context, where or {}, PARKED)
+    if isinstance(selected, Refused):
+        return selected
+    if any(filter.states != PARKED for filter in selected):
+        raise InvalidInput("only parked messages can be unparked")
+    total = _count(context, selected, {**(where or {}), "states": [State.PARKED]})
+    done = skipped = 0
+    more = False
+    for filter in _present(context, selected):
+        while (room := limit - done) > 0:
+            step = min(room, DRY_RUN_MAX if dry_run else REDRIVE_STEP)
+            outcome = context.apply(cm.Unpark(filter, step, dry_run, context.by))
+            assert isinstance(outcome, oc.Redriven)
+            done += len(outcome.refs)
+            context.report(done, None if total is None else min(total, limit), "unparking")
+            if dry_run or len(outcome.refs) < step:
+                skipped += outcome.skipped
+                more = more or (dry_run and len(outcome.refs) >= DRY_RUN_MAX)
+                break
+    return {"unparked": done, "skipped": skipped, "dry_run": dry_run, "more": more}
+
+
 @operation("dead.purge")
 def purge(
     context: Context, *, where: dict[str, Any] | None = None, limit: int = 10**9, dry_run: bool = False
@@ -169,11 +243,17 @@ def purge(
 
 def _each(context: Context, selected: list[cm.Filter]) -> Iterator[MessageView]:
     """Every selected message, page by page."""
-    for filter in selected:
+    for filter in _present(context, selected):
         after = 0
         while page := context.store.messages(filter, after, SCAN_PAGE):
             yield from page
             after = page[-1].number
+
+
+def _present(context: Context, selected: list[cm.Filter]) -> list[cm.Filter]:
+    """Of these, the filters whose desk has anything in their states: the others need not be tried."""
+    counts = {view.desk: view.counts for view in context.store.desks()}
+    return [each for each in selected if any(counts.get(each.desk, {}).get(state, 0) for state in each.states)]
 
 
 def _count(context: Context, selected: list[cm.Filter], where: dict[str, Any]) -> int | None:

@@ -268,6 +268,21 @@ def test_redrive_takes_filters_limits_and_can_be_tried_first(house: House) -> No
     assert house.json("dead", "redrive", "--desk", "nope", code=1)["error"]["code"] == "unknown_desk"
 
 
+def test_dead_letters_are_set_aside_and_returned(house: House) -> None:
+    house.post("m1", "m2", "m3")
+    house.kill("m1", "m2", "m3")
+    assert house.json("dead", "park", code=2)["error"]["code"] == "not_confirmed"
+    assert house.json("dead", "park", "--dry-run") == {"parked": 3, "skipped": 0, "dry_run": True, "more": False}
+    assert house.run("dead", "park", "--id", "m1").stdout == "Done: parked 1 message.\n"
+    assert house.json("dead", "park", "--yes", "--limit", "1")["parked"] == 1
+    assert [row["id"] for row in house.json("dead", "ls", "--each")["messages"]] == ["m3"]
+    assert house.json("message", "show", "m1")["state"] == "parked"
+    assert house.json("dead", "park", "--state", "parked", code=2)["error"]["code"] == "usage"
+    assert house.json("dead", "unpark", "--id", "m1")["unparked"] == 1
+    assert house.run("dead", "unpark", "--yes").stdout == "Done: unparked 1 message.\n"
+    assert house.json("message", "show", "m2")["state"] == "ready"
+
+
 def test_dead_purge_removes_only_dead_letters(house: House) -> None:
     house.post("m1", "m2")
     house.kill("m1")

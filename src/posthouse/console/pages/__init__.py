@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..page import Page
-from . import books, mailboxes, message, overview, settings
+from . import books, dead, mailboxes, message, overview, settings
 
-MODULES = (overview, mailboxes, message, books, settings)
+MODULES = (overview, mailboxes, message, dead, books, settings)
 PAGES: tuple[Page, ...] = tuple(page for module in MODULES for page in module.PAGES)
