@@ -104,6 +104,20 @@ def test_what_the_guide_to_the_api_shows_is_what_happens(folder: Path, monkeypat
     assert runner.scripts >= 2
 
 
+def test_what_the_guide_to_the_console_shows_is_what_happens(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = Runner(ROOT / "docs/guides/console.md", {})
+
+    def a_token_and_an_address() -> None:
+        made = CliRunner().invoke(main, ["token", "add", "reader", "--role", "operator"], catch_exceptions=False)
+        monkeypatch.setenv("TOKEN", made.stdout.strip())
+        monkeypatch.setenv("CONSOLE", runner.said("console").partition("/login")[0])
+
+    runner.directives["a token and an address"] = a_token_and_an_address
+    runner.run()
+    assert runner.commands >= 5
+    assert runner.scripts >= 1
+
+
 def test_what_the_agents_guide_shows_is_what_happens(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     relay = Relay(folder, {"relay.public_host": "localhost"})
 
