@@ -25,6 +25,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from ..errors import InvalidInput
+from . import local
 from .ledger import Ledger
 from .schema import IDENTITY, REPLAYS
 
@@ -169,7 +170,7 @@ def run(
             before = load(ledger.table("replays")).collect()
             kept = [row.asDict() for row in before if row["desk"] != desk or row["policy"] not in names]
         rows = [tuple(row[name] for name in REPLAYS.names) for row in (*kept, *new)]
-        table = spark.createDataFrame(rows, REPLAYS.ddl).coalesce(1)
+        table = local.frame(spark, rows, REPLAYS.ddl).coalesce(1)
         writer = table.write.format("delta").mode("overwrite").option("partitionOverwriteMode", "static")
         writer.save(ledger.table("replays"))
         return new
