@@ -27,7 +27,7 @@ from typing import Any
 
 from ..errors import EngineClosed, StoreError, StoreFull, StoreUnavailable
 from ..mailbox.command import Command, Post, Shift, Together
-from ..mailbox.message import Instant
+from ..mailbox.message import Instant, make
 from ..mailbox.outcome import Outcome
 from ..mailbox.store import Store
 from .clock import Clock
@@ -431,9 +431,8 @@ class Writer:
         queue = self._queue
         first = len(commands)
         size_bytes = 0
-        # `at` is every command's last field. Rebuilding the tuple is six times faster than _replace.
+        # `at` is every command's last field. Making the tuple anew is six times faster than _replace.
         stamp = (at,)
-        new: Any = tuple.__new__
         command: Any
         while queue:
             batch, _, _, job = queue[0]
@@ -445,11 +444,11 @@ class Writer:
                 if kind is Post:
                     size_bytes += len(command.message.body)
                 elif kind is Together:
-                    inner = tuple([new(type(c), c[:-1] + stamp) for c in command.commands])
+                    inner = tuple([make(type(c), c[:-1] + stamp) for c in command.commands])
                     size_bytes += sum([len(c.message.body) for c in inner if type(c) is Post])
                     commands.append(Together(inner, at))
                     continue
-                commands.append(new(kind, command[:-1] + stamp))
+                commands.append(make(kind, command[:-1] + stamp))
             if size_bytes >= self._group_bytes_max:
                 break
         with self._mutex:

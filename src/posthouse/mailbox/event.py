@@ -6,7 +6,7 @@ Each state change is one event, written in the transaction that makes the change
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from .message import Instant
 
@@ -34,27 +34,27 @@ class Event(NamedTuple):
     detail: str | None = None
 
 
-POSTED = "posted"
-DUPLICATE = "duplicate"
-REFUSED = "refused"
-LEASED = "leased"
-RECEIVED = "received"
-DELIVERED = "delivered"
-RETRIED = "retried"
-RELEASED = "released"
-RECALLED = "recalled"
-UNCERTAIN = "uncertain"
-DIED = "died"
-EXPIRED = "expired"
-CANCELLED = "cancelled"
-PARKED = "parked"
-UNPARKED = "unparked"
-REDRIVEN = "redriven"
-CONNECTED = "connected"
-DISCONNECTED = "disconnected"
-PAUSED = "paused"
-RESUMED = "resumed"
-STARTED = "started"
+POSTED: Final = "posted"
+DUPLICATE: Final = "duplicate"
+REFUSED: Final = "refused"
+LEASED: Final = "leased"
+RECEIVED: Final = "received"
+DELIVERED: Final = "delivered"
+RETRIED: Final = "retried"
+RELEASED: Final = "released"
+RECALLED: Final = "recalled"
+UNCERTAIN: Final = "uncertain"
+DIED: Final = "died"
+EXPIRED: Final = "expired"
+CANCELLED: Final = "cancelled"
+PARKED: Final = "parked"
+UNPARKED: Final = "unparked"
+REDRIVEN: Final = "redriven"
+CONNECTED: Final = "connected"
+DISCONNECTED: Final = "disconnected"
+PAUSED: Final = "paused"
+RESUMED: Final = "resumed"
+STARTED: Final = "started"
 
 EVENTS = (
     POSTED, DUPLICATE, REFUSED, LEASED, RECEIVED, DELIVERED, RETRIED, RELEASED, RECALLED, UNCERTAIN, DIED,

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from ..errors import InvalidInput
 
 # An instant is an integer: microseconds since the Unix epoch, UTC.
 Instant = int
-SECOND = 1_000_000
+SECOND: Final = 1_000_000
 
-NAME_BYTES_MAX = 512
-HEADERS_BYTES_MAX = 16_384
-INSTANT_MAX = 253_402_300_799 * SECOND  # the end of the year 9999
-NO_HEADERS: Mapping[str, str] = {}
+NAME_BYTES_MAX: Final = 512
+HEADERS_BYTES_MAX: Final = 16_384
+INSTANT_MAX: Final = 253_402_300_799 * SECOND  # the end of the year 9999
+NO_HEADERS: Final[Mapping[str, str]] = {}
+make: Final[Any] = tuple.__new__
+"""Makes a named tuple of its class and all its fields, three times as fast as its own constructor."""
 
 
 class State(enum.StrEnum):
@@ -39,12 +41,12 @@ class State(enum.StrEnum):
     CANCELLED = "cancelled"
 
 
-IN_LANE = frozenset({State.READY, State.LEASED, State.RECEIVED})
+IN_LANE: Final = frozenset({State.READY, State.LEASED, State.RECEIVED})
 """States that count towards capacity and hold their lane."""
-IN_FLIGHT = frozenset({State.LEASED, State.RECEIVED})
-SET_ASIDE = frozenset({State.PARKED, State.UNCERTAIN})
-FINISHED = frozenset({State.DELIVERED, State.DEAD, State.EXPIRED, State.CANCELLED})
-UNFINISHED = IN_LANE | SET_ASIDE
+IN_FLIGHT: Final = frozenset({State.LEASED, State.RECEIVED})
+SET_ASIDE: Final = frozenset({State.PARKED, State.UNCERTAIN})
+FINISHED: Final = frozenset({State.DELIVERED, State.DEAD, State.EXPIRED, State.CANCELLED})
+UNFINISHED: Final = IN_LANE | SET_ASIDE
 
 
 class Ref(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from .message import Instant, Message, Ref, State
 
@@ -187,5 +187,5 @@ Outcome = (
     | Done
 )
 
-FAILURES = (Refused, LeaseLost, NotFound)
+FAILURES: Final = (Refused, LeaseLost, NotFound)
 """Outcomes that undo a Together."""

@@ -6,7 +6,7 @@ In: a policy, the facts of a message, the instant. Out: a decision. No clock, no
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from . import event as ev
 from .command import Filter, Verdict
@@ -143,7 +143,7 @@ def left(policy: Policy, unreceived: int, parked: int, reason: str | None) -> Fa
     return Fate(State.READY, ev.RELEASED, reason or "left")
 
 
-_DELIVERED = Fate(State.DELIVERED, ev.DELIVERED, None)
+_DELIVERED: Final = Fate(State.DELIVERED, ev.DELIVERED, None)
 """What nearly every message comes to."""
 
 

@@ -8,7 +8,7 @@ recipient through the recipient's own lease.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import BadAddress, BadEnvelope
 from ..mailbox.command import Note, Post, Settle, Together, Verdict
@@ -40,7 +40,7 @@ _BLOCK = int(MessageType.BLOCK_NOTIFICATION)
 _UNBLOCK = int(MessageType.UNBLOCK_NOTIFICATION)
 _BLOCKS = (_BLOCK, _UNBLOCK)
 _RELAY_ONLY = frozenset(int(member) for member in RELAY_ONLY)
-_DELIVERED = Verdict.DELIVERED
+_DELIVERED: Final = Verdict.DELIVERED
 
 STRANGE_CONFIRMS_MAX = 256
 """Confirmations that match nothing, at once; then they are limited, until the rate has made up for them."""

@@ -17,7 +17,7 @@ and settlements of what it received. Nothing is sent that is not leased, and not
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ..mailbox.command import Lease, Settle, Verdict
 from ..mailbox.message import Ref
@@ -37,8 +37,8 @@ NEXT_MAX = 1_000
 SLACK = 16
 """A live lease asks for so many more than were posted with it: if they come, there is more in the mailbox."""
 
-RECEIVED = Verdict.RECEIVED
-DELIVERED = Verdict.DELIVERED
+RECEIVED: Final = Verdict.RECEIVED
+DELIVERED: Final = Verdict.DELIVERED
 
 
 class Stage(enum.Enum):

@@ -5,6 +5,8 @@ In: a record and a fate that the rules decided. Out: the record changed, the eve
 
 from __future__ import annotations
 
+from typing import Final
+
 from ...mailbox import event as ev
 from ...mailbox import rules
 from ...mailbox.event import Event
@@ -13,7 +15,7 @@ from ...mailbox.outcome import Refusal, Refused
 from .records import LEASED, READY, RECEIVED, Box, Desk, Entry, Lane
 from .working import WorkingSet
 
-UNKNOWN_DESK = Refused(Refusal.UNKNOWN_DESK)
+UNKNOWN_DESK: Final = Refused(Refusal.UNKNOWN_DESK)
 
 
 class Changes:

@@ -36,7 +36,7 @@ from ...mailbox.command import (
     Together,
     Unpark,
 )
-from ...mailbox.message import FINISHED, SECOND
+from ...mailbox.message import FINISHED, SECOND, make
 from ...mailbox.outcome import FAILURES, Done, Duplicate, Outcome, Posted, Refusal, Refused
 from .changes import UNKNOWN_DESK, has_ended
 from .lookup import as_json
@@ -188,7 +188,7 @@ class Applier(Keeping):
             work.ring_at(lane, at + int(policy.quiet_s * SECOND))
             work.ring_at(lane, at + int(policy.quiet_max_s * SECOND))
         work.wake(lane, 0)
-        return Posted(seq, expires_at)
+        return make(Posted, (seq, expires_at))  # type: ignore[no-any-return]
 
     def _share(self, box: Box, sender: str, sender_max: int) -> Refusal | None:
         """Whether the mailbox holds as many of this sender as it may. Counted anew: few desks ask for it."""

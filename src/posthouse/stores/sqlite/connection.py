@@ -71,8 +71,12 @@ class Holder:
 def connect(
     path: str, *, vfs: str | None, synchronous: str, create: bool, readonly: bool = False, cache_kib: int = 1_024
 ) -> apsw.Connection:
-    """A connection with the settings that the store's promises rest on."""
+    """A connection with the settings that the store's promises rest on.
+
+    It has no lock of its own, which each bound value would take: whoever uses it sees to it that no other thread does.
+    """
     flags = apsw.SQLITE_OPEN_READONLY if readonly else apsw.SQLITE_OPEN_READWRITE
+    flags |= apsw.SQLITE_OPEN_NOMUTEX
     if create:
         flags |= apsw.SQLITE_OPEN_CREATE
         create_private(path)

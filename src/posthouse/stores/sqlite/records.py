@@ -8,16 +8,16 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from ...mailbox import rules
-from ...mailbox.message import NO_HEADERS, Instant, Message, State
+from ...mailbox.message import NO_HEADERS, Instant, Message, State, make
 from ...mailbox.policy import Policy
 
-READY = State.READY
-LEASED = State.LEASED
-RECEIVED = State.RECEIVED
-CODES: dict[State, int] = {
+READY: Final = State.READY
+LEASED: Final = State.LEASED
+RECEIVED: Final = State.RECEIVED
+CODES: Final[dict[State, int]] = {
     State.READY: 0,
     State.LEASED: 0,
     State.RECEIVED: 0,
@@ -28,7 +28,7 @@ CODES: dict[State, int] = {
     State.EXPIRED: 5,
     State.CANCELLED: 6,
 }
-STATES: tuple[State, ...] = (
+STATES: Final[tuple[State, ...]] = (
     State.READY,
     State.PARKED,
     State.UNCERTAIN,
@@ -254,10 +254,11 @@ class Entry:
         """What was posted."""
         lane = self.lane
         box = lane.box
-        return Message(
+        fields = (
             box.desk.name, box.name, self.id, body, self.sender, lane.name, self.kind, self.batch_key, self.headers,
             self.cause, self.own_due_at, self.own_expires_at,
         )  # fmt: skip
+        return make(Message, fields)  # type: ignore[no-any-return]
 
 
 def in_lane_now(entry: Entry) -> bool:

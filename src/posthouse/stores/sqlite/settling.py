@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from ...mailbox import event as ev
 from ...mailbox import rules
 from ...mailbox.command import Release, Settle, Verdict
-from ...mailbox.message import State
+from ...mailbox.message import State, make
 from ...mailbox.outcome import LeaseLost, NotFound, Outcome, Released, Settled
 from .changes import UNKNOWN_DESK, number_of
 from .leasing import Leasing
 from .records import LEASED, READY, RECEIVED
+
+_RECEIVED: Final = Verdict.RECEIVED
+_RETRY: Final = Verdict.RETRY
+_RETURN: Final = Verdict.RETURN
 
 
 class Settling(Leasing):
@@ -31,7 +37,7 @@ class Settling(Leasing):
         if not rules.may_settle(policy, state, entry.token, token, verdict):
             return LeaseLost(state)
         in_flight = state is LEASED or state is RECEIVED
-        if verdict is Verdict.RECEIVED:
+        if verdict is _RECEIVED:
             if state is LEASED:
                 work.touch(entry)
                 work.move(entry, RECEIVED)
@@ -42,11 +48,11 @@ class Settling(Leasing):
                 self._write(entry, at, ev.RECEIVED, entry.attempts + 1, holder or entry.holder, reason, error)
             return Settled(RECEIVED, entry.attempts, None, False)
         # The attempt of an uncertain message was counted when it became uncertain.
-        counted = in_flight and verdict is not Verdict.RETURN
-        if verdict is Verdict.RETRY:
+        counted = in_flight and verdict is not _RETURN
+        if verdict is _RETRY:
             parked = entry.lane.box.counts.get(State.PARKED, 0)
             fate = rules.failed(policy, entry.attempts + counted, parked, at, due_at, reason)
-        elif verdict is Verdict.RETURN:
+        elif verdict is _RETURN:
             later = due_at if due_at is not None and due_at > at else 0
             fate = rules.Fate(READY, ev.RELEASED, reason or "returned", later)
         else:
@@ -58,7 +64,9 @@ class Settling(Leasing):
             reason=entry.reason if delivered else fate.reason, error=entry.error if delivered else error,
             recall=in_flight and fate.event in (ev.RETRIED, ev.RELEASED, ev.DIED, ev.PARKED),
         )  # fmt: skip
-        return Settled(entry.state, entry.attempts, (entry.due_at or at) if entry.state is READY else None, live)
+        state = entry.state
+        due_at = (entry.due_at or at) if state is READY else None
+        return make(Settled, (state, entry.attempts, due_at, live))  # type: ignore[no-any-return]
 
     def _release(self, command: Release) -> Outcome:
         work = self.work
