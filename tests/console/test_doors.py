@@ -277,28 +277,28 @@ def test_the_log_in_needs_its_own_form(tmp_path: Path) -> None:
     tell(story, tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("host", "status"),
-    [
-        ("evil.example", 421),
-        ("evil.example:{port}", 421),
-        ("localhost.evil.example", 421),
-        ("127.0.0.1.evil.example", 421),
-        ("console.example", 200),
-        ("CONSOLE.example:{port}", 200),
-        ("localhost", 200),
-        ("127.0.0.1:{port}", 200),
-        ("[::1]:{port}", 200),
-        ("[::1", 421),
-        ("", 421),
-        ("localhost:80x", 421),
-    ],
-)
-def test_a_name_that_is_not_ours_is_refused(tmp_path: Path, host: str, status: int) -> None:
+HOSTS = [
+    ("evil.example", 421),
+    ("evil.example:{port}", 421),
+    ("localhost.evil.example", 421),
+    ("127.0.0.1.evil.example", 421),
+    ("console.example", 200),
+    ("CONSOLE.example:{port}", 200),
+    ("localhost", 200),
+    ("127.0.0.1:{port}", 200),
+    ("[::1]:{port}", 200),
+    ("[::1", 421),
+    ("", 421),
+    ("localhost:80x", 421),
+]
+
+
+def test_a_name_that_is_not_ours_is_refused(tmp_path: Path) -> None:
     async def story(c: Desk) -> None:
         session = await c.session("")
-        headers = {"Host": host.format(port=c.console.port)}
-        async with session.get(f"http://127.0.0.1:{c.console.port}/login", headers=headers) as answer:
-            assert answer.status == status
+        for host, status in HOSTS:
+            headers = {"Host": host.format(port=c.console.port)}
+            async with session.get(f"http://127.0.0.1:{c.console.port}/login", headers=headers) as answer:
+                assert answer.status == status, host
 
     tell(story, tmp_path, console__public_host="console.example")
