@@ -21,10 +21,12 @@ from posthouse.cli import main
 from posthouse.demo.place import CONFIG, Place
 from posthouse.errors import ConfigError
 from posthouse.journal.verify import verify_folder
+from posthouse.pipeline.lake import Lake
 
 PROGRAM = [sys.executable, "-c", "from posthouse.cli import main; main()"]
 FAULTS = ("goes away", "on strike", "cut off", "reached again", "no tool takes a teapot")
 """What has happened when a demo has lived: words of its log. The last one is a dead letter's error."""
+NAMES = ("posted", "delivered", "dead", "expired", "cancelled", "uncertain", "open", "remainder")
 DESKS = ("relay", "inbound", "outbound", "outbox", "inbox")
 
 
@@ -101,9 +103,8 @@ def closes(folder: Path) -> dict[str, Counter[str]]:
     assert list(verify_folder(folder / "journal")) == []
     oracle = Oracle(folder / "journal")
     found: dict[str, Counter[str]] = {}
-    names = ("posted", "delivered", "dead", "expired", "cancelled", "uncertain", "open", "remainder")
     for row in oracle.rows("select * from books"):
-        found.setdefault(row["desk"], Counter()).update({name: row[name] for name in names})
+        found.setdefault(row["desk"], Counter()).update({name: row[name] for name in NAMES})
     assert oracle.rows("select * from findings") == []
     return found
 
@@ -125,6 +126,30 @@ def test_a_demo_that_was_killed_goes_on_and_its_books_close(tmp_path: Path) -> N
     kinds = {group["error"] for group in run(folder, "dead", "ls")["groups"]}
     assert any("teapot" in kind for kind in kinds)
     assert any("no customer" in kind for kind in kinds)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_spark_keeps_the_books_of_a_demo_that_was_killed_and_an_oracle_agrees(tmp_path: Path) -> None:
+    folder = tmp_path / "demo"
+    faults = (*FAULTS[:-1], "the books took in")
+    for end in (Demo.kill, Demo.stop):
+        demo = Demo(folder, "--pace", "5")
+        try:
+            demo.live(faults)
+            end(demo)
+        finally:
+            demo.end()
+    run(folder, "journal", "export")
+    run(folder, "books", "run")
+    oracle = closes(folder)
+    lake = Lake(str(folder / "lake"))
+    kept: dict[str, Counter[str]] = {}
+    for row in lake.rows("books"):
+        kept.setdefault(row["desk"], Counter()).update({name: row[name] for name in NAMES})
+    assert kept == oracle
+    assert {desk: row["remainder"] for desk, row in kept.items()} == dict.fromkeys(DESKS, 0)
+    assert lake.count("anomalies") == 0
 
 
 def test_it_keeps_its_folder_to_itself_and_leaves_others_alone(tmp_path: Path) -> None:

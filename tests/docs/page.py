@@ -5,7 +5,8 @@ In: a page and an empty folder. Out: nothing, or an AssertionError that names th
 - ``python``: run as a script; a ``text`` block right behind it is what it prints. A block that begins with a
   comment that is a file name (``# tour.py``) is saved under that name instead; so is ``toml``.
 - ``console``: lines that begin with ``$`` are run, those behind them are what they print. A command ends with
-  exit code 0 unless it says otherwise (``# exit code 4``). ``posthouse up`` runs on behind the commands.
+  exit code 0 unless it says otherwise (``# exit code 4``). ``posthouse up`` and ``posthouse demo`` run on behind the
+  commands; ``cd`` goes elsewhere, and the directive ``back`` to where the page began.
 - Other blocks are for people only.
 
 In what is printed, ``…`` stands for anything, a line of it for any lines, and instants, ages, sizes, process
@@ -80,6 +81,7 @@ class Runner:
     def __init__(self, page: Path, directives: Mapping[str, Callable[[], None]]) -> None:
         self._page = page
         self.directives = dict(directives)
+        self._folder = Path.cwd()
         self._announced = ""
         self._server: subprocess.Popen[str] | None = None
         self.commands = 0
@@ -116,6 +118,8 @@ class Runner:
     def _obey(self, directive: str) -> None:
         if directive == "stop the server":
             self._stop()
+        elif directive == "back":
+            os.chdir(self._folder)
         else:
             self.directives[directive]()
 
@@ -148,8 +152,11 @@ class Runner:
             given[name] = value
         if words[0] == "python":
             return self._script(line, words[1:])
+        if words[0] == "cd":
+            os.chdir(words[1])
+            return ""
         assert words[0] == "posthouse", f"{self._where(line)}: only posthouse and python are run: {command}"
-        if words[1] == "up":
+        if words[1] in ("up", "demo"):
             return self._up(line, words[1:])
         code = int(said[1]) if (said := EXIT_CODE.search(command)) else 0
         result = CliRunner().invoke(main, words[1:], env=given, catch_exceptions=False)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,7 @@ from tests.unit.pipeline.lakes import two_days
 from posthouse.agent.identity import Identity
 from posthouse.cli import main
 from posthouse.config import load
-from posthouse.control.operator import open_store
+from posthouse.control.operator import Operator, open_store
 from posthouse.engine.engine import Engine
 from posthouse.mailbox.command import Lease, Post, Settle, Verdict
 from posthouse.mailbox.message import Message
@@ -47,8 +49,18 @@ def three_invoices_die() -> None:
             engine.call(Settle(delivery.message.ref, leased.token, Verdict.DEAD, error=error))
 
 
+def some_letters_are_dead() -> None:
+    """What the tour finds: a demo some of whose people asked for customers that there are not."""
+    config = load({}, Path("posthouse-demo"))
+    until = time.monotonic() + 60
+    with contextlib.closing(Operator.connect(config)) as operator:
+        while not any("no customer" in group["error"] for group in operator.call("dead.ls")["groups"]):
+            assert time.monotonic() < until, "nothing has failed in the demo"
+            time.sleep(0.2)
+
+
 def test_what_the_readme_shows_is_what_happens(folder: Path) -> None:
-    runner = Runner(ROOT / "README.md", {})
+    runner = Runner(ROOT / "README.md", {"some letters are dead": some_letters_are_dead})
     runner.run()
     assert runner.scripts >= 2
     assert runner.commands >= 14

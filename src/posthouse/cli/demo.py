@@ -103,11 +103,12 @@ def demo(
 
 def _introduce(session: Session, folder: Path, is_new: bool) -> None:
     session.say("")
-    session.say(f"The demo {'begins' if is_new else 'goes on'}. In another terminal:")
+    session.say(f"The demo {'begins' if is_new else 'goes on'}. Open the console; or, in another terminal:")
     for words, what in (
-        ("mailbox ls", "what waits, and for whom"),
-        ("dead ls", "what could not be handled"),
-        ("books show", "what became of everything, after a minute"),
+        (f"cd {folder}", ""),
+        ("posthouse mailbox ls", "what waits, and for whom"),
+        ("posthouse dead ls", "what could not be handled"),
+        ("posthouse books show", "what became of everything, once the books were kept"),
     ):
-        session.say(f"  posthouse --config {folder}/posthouse.toml {words:<11} {what}")
-    session.say("Ctrl-C stops it; the same command goes on.")
+        session.say(f"  {words:<22}{what}".rstrip())
+    session.say("Ctrl-C stops it; the same command goes on, also after a kill.")
