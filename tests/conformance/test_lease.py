@@ -199,6 +199,39 @@ def test_a_lane_that_was_alone_in_its_mailbox_takes_turns_with_one_that_comes_la
     assert turns == ["a1", "b0", "a2", "b1"]
 
 
+def test_a_holder_takes_ahead_of_a_lane_whatever_is_in_flight(scene: Scene) -> None:
+    scene.post("plain", "a0", "a1", "a2", lane="a")
+    scene.post("plain", "b0", "b1", lane="b")
+    assert scene.lease("plain", token="t", limit=1) == ["a0"]
+    assert scene.lease("plain", token="u", limit=5) == ["b0"]
+    ahead = scene.do(Lease("plain", "m", "v", limit=5, lane="a"))
+    assert [delivery.message.id for delivery in ahead.deliveries] == ["a1", "a2"]
+    assert scene.do(Lease("plain", "m", "v", limit=5, lane="nowhere")) == Leased("v", ())
+    # When the first one fails, those behind it come back; they are due when it is.
+    scene.settle("plain", "a0", Verdict.RETRY)
+    assert scene.states("plain", "a0", "a1", "a2") == ["ready"] * 3
+    assert scene.do(Lease("plain", "m", "v", limit=5, lane="a")) == Leased("v", ())
+    scene.later(1)
+    assert scene.lease("plain", token="w", limit=5) == ["a0"]
+
+
+def test_what_was_taken_ahead_holds_its_lane_until_it_is_settled(scene: Scene) -> None:
+    scene.post("plain", "a0", "a1", "a2", lane="a")
+    scene.lease("plain", limit=1)
+    scene.do(Lease("plain", "m", "v", lane="a"))
+    scene.deliver("plain", "a0")
+    assert scene.lease("plain", token="w") == []
+    scene.deliver("plain", "a1", token="v")
+    assert scene.lease("plain", token="w") == ["a2"]
+
+
+def test_a_lane_that_is_paused_is_not_taken_ahead(scene: Scene) -> None:
+    scene.post("plain", "a0", "a1", lane="a")
+    scene.lease("plain", limit=1)
+    scene.do(Pause("plain", "m", "a"))
+    assert scene.do(Lease("plain", "m", "v", lane="a")) == Leased("v", ())
+
+
 def test_a_lease_by_desk_passes_over_what_cannot_be_leased(scene: Scene) -> None:
     scene.post("plain", "held", "behind", mailbox="held")
     scene.post("plain", "later", mailbox="later", due_at=scene.in_s(9))

@@ -202,9 +202,11 @@ def make_lease(w: World, desk: str) -> Lease:
     mailbox = w.pick((*w.mailboxes, None))
     token = w.pick(TOKENS)
     besides = w.pick(((), (), (), ("m",), ("m", "other"))) if mailbox is None else ()
+    # Holders that come and go in a mailbox also take ahead.
+    lane = w.pick((None, None, *w.lanes)) if mailbox is not None and "hasten" in w.kinds else None
     return Lease(
         desk, mailbox, token, w.pick((None, f"h-{token}")), w.pick((1, 2, 3, 10, 10, 0)), w.pick((True, True, False)),
-        besides,
+        besides, lane,
     )  # fmt: skip
 
 

@@ -77,10 +77,10 @@ class RecallTakesTheReceived(MemoryStore):
 class WindowIsOffByOne(MemoryStore):
     """One message more of a lane is in flight than may be."""
 
-    def _walk(self, policy: Policy, lane: LaneKey, limit: int, at: Instant) -> list[Entry]:
+    def _walk(self, policy: Policy, lane: LaneKey, limit: int, at: Instant, ahead: bool) -> list[Entry]:
         if policy.window_per_lane is not None:
             policy = policy.replace(window_per_lane=policy.window_per_lane + 1)
-        return super()._walk(policy, lane, limit, at)
+        return super()._walk(policy, lane, limit, at, ahead)
 
 
 class TogetherKeepsWhatWasDone(MemoryStore):

@@ -110,6 +110,10 @@ def _check_lease(c: Any, policies: Policies) -> None:
     _check_flag("bodies", c.bodies)
     if c.besides:
         _check_besides(c)
+    if c.lane is not None:
+        check_name("lane", c.lane, empty=True)
+        if c.mailbox is None:
+            raise InvalidInput("a lane is of one mailbox: say which")
 
 
 def _check_besides(c: Any) -> None:

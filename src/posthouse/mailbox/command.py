@@ -71,6 +71,9 @@ class Lease(NamedTuple):
     bodies: bool = True
     besides: tuple[str, ...] = ()
     """Mailboxes that a lease by desk passes over, as if they were paused; their turn stays theirs."""
+    lane: str | None = None
+    """Only from this lane of the mailbox, whatever is in flight of it: for a holder that keeps the order itself and
+    takes ahead what it will come to."""
     at: Instant = 0
 
 

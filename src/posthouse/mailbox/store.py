@@ -27,7 +27,8 @@ How the commands behave, beyond their own docstrings; a store is right when it a
   that it names in ``besides`` are passed over;
   served = the journal offset of its last ``leased`` event by such a lease. Lease by mailbox visits its
   lanes in that order, too, and those it takes from are served by it (the only lane of a mailbox needs no
-  turn, so nothing is noted of it); the mailbox's own turn in its desk stays what it was.
+  turn, so nothing is noted of it); the mailbox's own turn in its desk stays what it was. Where it names a
+  lane it visits that one only, and the window is not asked (a quiet period is).
 - A lease counts no attempt. ``attempt`` in events is the number of the attempt under way (counted + 1)
   on leased, received, and on what ends a lease; on other events, those counted so far.
 - Recall: when a leased or received message fails (retried, returned, died, parked), those of its lane

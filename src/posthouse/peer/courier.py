@@ -30,7 +30,7 @@ from ..control.peer import OUTBOX_DESK
 from ..errors import BadFrame, EngineClosed, StoreError
 from ..libp2p.errors import BadInput, DialFailed
 from ..libp2p.peer_id import PeerId
-from ..mailbox.command import Command, Hasten, Release, Settle, Verdict
+from ..mailbox.command import Command, Hasten, Lease, Release, Settle, Verdict
 from ..mailbox.message import FINISHED, SECOND, Ref, State
 from ..mailbox.outcome import Outcome, Settled
 from ..mailbox.store import MessageView
@@ -111,6 +111,17 @@ class Courier:
         if line is not None:
             line.knock()
 
+    def wants(self, peer: str) -> Lease | None:
+        """For whoever posts: a lease to go with it, if it can be sent at once; ``gets`` is told what it gave."""
+        line = self._lines.get(peer)
+        return None if line is None else line.wants()
+
+    def gets(self, peer: str, lease: Lease, outcome: Outcome | None) -> None:
+        """What the lease of ``wants`` gave; None: nobody knows."""
+        line = self.line(peer)
+        if line is not None:
+            line.gets(lease, outcome)
+
     def came(self, peer: PeerId) -> None:
         """A peer is connected."""
         line = self._lines.get(str(peer))
@@ -158,7 +169,7 @@ class Courier:
         for line in lines:
             line.task.cancel()
         await asyncio.gather(*(line.task for line in lines), return_exceptions=True)
-        sends = [task for line in lines for task in line.sends]
+        sends = [task for line in lines for task in line.tasks]
         if sends:
             await asyncio.wait(sends, timeout=self.limits.grace_s)
             for task in sends:
@@ -207,14 +218,14 @@ class Courier:
 
     # One attempt.
 
-    async def attempt(self, peer: PeerId, message: Direct) -> tuple[Verdict, str, tuple[Command, ...]]:
-        """Send a message and wait for its acknowledgement: what it says, and what is to be noted of its sender."""
+    async def attempt(self, peer: PeerId, message: Direct, data: bytes) -> tuple[Verdict, str, tuple[Command, ...]]:
+        """Send a message (``data``: its frame): what its acknowledgement says, and what is to be noted of the peer."""
         if self.goes_by_gossip(peer, message.trade_id):
             answer, path = await self._whisper(peer, message), Path.GOSSIP
             if answer is None:
                 return Verdict.UNCERTAIN, "published by gossip, for a node that acknowledges nothing there", ()
         else:
-            answer, path = await self.ask(peer, message), Path.STREAM
+            answer, path = await self._exchange(peer, data), Path.STREAM
         verdict, said = self.session.verdict(str(peer), message, answer)
         return verdict, said, self.session.learn(str(peer), answer, path)
 
@@ -240,7 +251,9 @@ class Courier:
 
     async def ask(self, peer: PeerId, message: Direct) -> Direct:
         """Send a message and read what is answered, on a stream of its own."""
-        data = frame.encode(message)
+        return await self._exchange(peer, frame.encode(message))
+
+    async def _exchange(self, peer: PeerId, data: bytes) -> Direct:
         stream = await self.network.open_stream(peer, frame.PROTOCOL)
         try:
             await stream.write(data)

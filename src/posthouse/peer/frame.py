@@ -11,6 +11,8 @@ import json
 import struct
 from typing import Any, NamedTuple, NoReturn
 
+import orjson
+
 from ..errors import BadFrame, InvalidInput
 
 PROTOCOL = "/klingon/swap/direct/1.0.0"
@@ -38,6 +40,7 @@ PRIVATE_TYPES = frozenset(
 """Types that a trade's parties send each other, and that are numbered, kept and acknowledged."""
 
 _LENGTH = struct.Struct(">I")
+_STRICT = orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 
 
 class Direct(NamedTuple):
@@ -90,16 +93,26 @@ def fields(message: Direct) -> dict[str, Any]:
 def dumps(value: Any) -> bytes:
     """JSON without spaces; InvalidInput if the value cannot be written so that others read the same."""
     try:
-        return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+        return _ENCODER.encode(value).encode()
     except UnicodeEncodeError:
         raise InvalidInput("a text holds half of a surrogate pair") from None
     except (ValueError, TypeError, RecursionError) as error:
         raise InvalidInput(f"this cannot be written as JSON: {error}") from None
 
 
+def _quick_dumps(value: dict[str, Any]) -> bytes:
+    """``dumps`` for what nearly always can be written; where anything is doubtful, ``dumps`` itself."""
+    try:
+        body = orjson.dumps(value, option=_STRICT)
+    except TypeError:
+        return dumps(value)
+    # What is no number becomes null there.
+    return dumps(value) if b"null" in body else body
+
+
 def encode(message: Direct) -> bytes:
     """The frame; InvalidInput if it is too large."""
-    body = dumps(fields(message))
+    body = _quick_dumps(fields(message))
     if len(body) > BODY_BYTES_MAX:
         raise InvalidInput(f"a message of {len(body)} bytes; at most {BODY_BYTES_MAX} can be sent")
     return _LENGTH.pack(len(body)) + body
@@ -175,9 +188,7 @@ def loads(data: bytes) -> Any:
     if text.count("[") + text.count("{") > DEPTH_MAX and _depth(text) > DEPTH_MAX:
         raise BadFrame(f"nested deeper than {DEPTH_MAX} levels")
     try:
-        value = json.loads(
-            text, object_pairs_hook=_object, parse_constant=_constant, parse_int=_integer, parse_float=_fraction
-        )
+        value = _DECODER.decode(text)
     except json.JSONDecodeError as error:
         raise BadFrame(f"not JSON: {error}") from None
     if "\\u" in text:
@@ -231,6 +242,12 @@ def _fraction(text: str) -> float:
     if number - number != 0:
         raise BadFrame(f"a number that is too large: {text[:20]}")
     return number
+
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_object, parse_constant=_constant, parse_int=_integer, parse_float=_fraction
+)
 
 
 def text_of(plain: dict[str, Any], name: str, most: int = ID_CHARS_MAX) -> str:

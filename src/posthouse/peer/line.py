@@ -1,10 +1,12 @@
 """The line to one peer: what waits for it is taken, sent and settled, one trade beside the other.
 
     away ── its turn to be tried, or something new ──→ one message finds out ── it came ──→ there
-    there ── what is due, ``sends_per_peer`` side by side; each settles and takes the next in one commit ──→ away
+    there ── what is due, ``sends_per_peer`` trades side by side; each settle takes the next in its commit ──→ away
 
-In: a courier. Out: leases and settles. While its peer is away it tries with one message at a time, after waits that
-grow. It ends when nothing has waited for long.
+In: a courier. Out: leases and settles. A trade's messages go one after the other, each when the one before it is
+acknowledged. Where that goes well, the next ones are taken ahead, and what is acknowledged is settled a few at a time:
+a crash then sends again what was acknowledged and not settled, and the other side knows it by its id. While its peer
+is away the line tries with one message at a time, after waits that grow. It ends when nothing has waited for long.
 """
 
 from __future__ import annotations
@@ -12,7 +14,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from typing import TYPE_CHECKING
+from collections import deque
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..control.peer import OUTBOX_DESK
 from ..errors import BadFrame, EngineClosed, InvalidInput, StoreError
@@ -21,7 +25,7 @@ from ..libp2p.peer_id import PeerId
 from ..mailbox.check import ERROR_CHARS_MAX
 from ..mailbox.command import Command, Lease, Release, Renew, Settle, Verdict
 from ..mailbox.message import SECOND
-from ..mailbox.outcome import Delivery, Leased
+from ..mailbox.outcome import Delivery, Leased, Outcome
 from . import frame
 from .frame import Direct
 
@@ -34,9 +38,46 @@ STORE_PAUSE_S = 1.0
 KNOCK_S = 1.0
 """Between two tries of a peer that is away, when something new was posted for it."""
 LEASES_MAX = 64
+LOOK_S = 0.02
+"""While messages are on their way, how often it is looked for more that has become due."""
+AHEAD_MAX = 32
+"""Messages of a trade that are taken ahead, once so many before them have gone well."""
+SETTLE_S = 0.004
+SETTLES_MAX = 64
+"""What was acknowledged is settled after so long, or when there is so much of it, or nothing is left to send."""
 WHISPERS = 3
 """How often a message is published by gossip for a node of which nobody knows whether it acknowledges there."""
 AWAY = (DialFailed, ConnectionLost, LimitReached)
+
+
+class Run:
+    """What goes on of one trade."""
+
+    __slots__ = ("ahead", "failing", "lane", "ready", "refilling", "waiting")
+
+    def __init__(self, lane: str) -> None:
+        self.lane = lane
+        self.waiting: deque[tuple[Delivery, str]] = deque()
+        """What is being sent, and what was taken to follow it; each with its token."""
+        self.ahead = 1
+        """How many may be taken."""
+        self.ready: tuple[Delivery, Direct, bytes] | None = None
+        """The message that comes next as it is sent: made while an acknowledgement is waited for."""
+        self.refilling = False
+        self.failing = False
+        """Its message has failed, and that is being written: what was taken behind it goes back."""
+
+
+class Done(NamedTuple):
+    """A message that was tried, and what is to be written for it."""
+
+    run: Run
+    delivery: Delivery
+    settle: Settle
+    commands: tuple[Command, ...]
+    """The settle, and what goes with it."""
+    tokens: tuple[str, ...]
+    """Leases that end with it."""
 
 
 class Line:
@@ -45,14 +86,24 @@ class Line:
     def __init__(self, courier: Courier, peer: PeerId) -> None:
         self.peer = peer
         self.name = str(peer)
-        self.sends: set[asyncio.Task[None]] = set()
+        self.tasks: set[asyncio.Task[None]] = set()
+        """Sends and settles that go on."""
         self._courier = courier
         self._loop = asyncio.get_running_loop()
+        self._runs: dict[str, Run] = {}
+        """By trade."""
+        self._done: list[Done] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._want = 1
         self._failures = 0
         """Tries in a row that did not reach the peer."""
         self._next_try_s = 0.0
         self._tried_s = -KNOCK_S
         self._knocked = False
+        self._looked = False
+        """Since the last look nothing has come to its end."""
+        self._wanted = False
+        """Whoever posts has a lease of ours under way."""
         self._bell = asyncio.Event()
         self._room = asyncio.Event()
         self.task = asyncio.create_task(self._run(), name=f"line to {self.name}")
@@ -74,6 +125,8 @@ class Line:
         """Whether the peer is connected."""
         return self._courier.network.is_connected(self.peer)
 
+    # Taking.
+
     async def _run(self) -> None:
         courier = self._courier
         while True:
@@ -81,32 +134,46 @@ class Line:
                 await self._gate()
                 there = self.is_there
                 # While it is away, one message finds out whether it still is.
-                want = min(courier.limits.sends_per_peer - len(self.sends), courier.free) if there else not self.sends
-                if not want:
+                room = self._free if there else int(not self._runs)
+                if room <= 0:
                     self._room.clear()
-                    await (self._room if self.sends else courier.freed).wait()
+                    await (self._room if self._runs else courier.freed).wait()
                     continue
+                self._looked = True
                 with courier.office.bell.ticket(OUTBOX_DESK, self.name) as ticket:
                     if there:
+                        want = min(self._want, room, LEASES_MAX)
                         taken = await self._take(want)
+                        self._want = 2 * want if taken == want else max(taken, 1)
+                        if taken == want:
+                            continue
                     else:
                         async with courier.tries:
                             taken = await self._take(1)
                             self._room.clear()
                             if taken:
                                 await self._room.wait()
-                    if not taken and not await ticket.wait(courier.limits.idle_s) and self._is_idle():
+                                continue
+                    if not await ticket.wait(courier.limits.idle_s) and self._is_idle():
                         courier.done(self)
                         return
+                    if self._runs and self._looked and not self._knocked:
+                        # Each settle rings, and has taken ahead what follows: nobody has to look each time.
+                        await self._until_bell(LOOK_S)
             except EngineClosed:
                 return
             except StoreError as error:
                 log.error("nothing can be taken from the outbox for now: %s", error)
                 await asyncio.sleep(STORE_PAUSE_S)
 
+    @property
+    def _free(self) -> int:
+        """How many more trades may be sent for."""
+        return min(self._courier.limits.sends_per_peer - len(self._runs), self._courier.free)
+
     def _is_idle(self) -> bool:
         box = self._courier.office.store.mailbox(OUTBOX_DESK, self.name)
-        return not self.sends and (box is None or not box.depth)
+        return not self._runs and (box is None or not box.depth)
 
     async def _gate(self) -> None:
         """Wait until the peer is there, or it is time to try it again."""
@@ -115,66 +182,134 @@ class Line:
             wait_s = until_s - self._loop.time()
             if wait_s <= 0:
                 break
-            self._bell.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait_s):
-                    await self._bell.wait()
+            await self._until_bell(wait_s)
         self._knocked = False
 
-    async def _take(self, want: int) -> int:
-        """Take up to so many trades' next messages and begin to send them; how many there were."""
-        courier = self._courier
-        count = min(want, LEASES_MAX)
-        leases = [Lease(OUTBOX_DESK, self.name, next(courier.tokens), self.name) for _ in range(count)]
-        courier.held.update(lease.token for lease in leases)
-        outcomes = await courier.office.apply(*leases)
-        taken = 0
-        for lease, outcome in zip(leases, outcomes, strict=True):
-            deliveries = outcome.deliveries if isinstance(outcome, Leased) else ()
-            if not deliveries:
-                courier.held.discard(lease.token)
-            for delivery in deliveries:
-                taken += 1
-                courier.begin()
-                task = asyncio.create_task(self._send(delivery, lease.token))
-                self.sends.add(task)
-                task.add_done_callback(self._sent)
-        return taken
+    async def _until_bell(self, wait_s: float) -> None:
+        self._bell.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                await self._bell.wait()
 
-    def _sent(self, task: asyncio.Task[None]) -> None:
-        self.sends.discard(task)
-        self._courier.end()
-        self._room.set()
+    async def _take(self, want: int) -> int:
+        """Take up to so many next messages and begin to send them; how many there were."""
+        courier = self._courier
+        leases = [self._lease() for _ in range(want)]
+        outcomes = await courier.office.apply(*leases)
+        return sum(self._begin(lease, outcome) for lease, outcome in zip(leases, outcomes, strict=True))
+
+    def _lease(self, lane: str | None = None, limit: int = 1) -> Lease:
+        courier = self._courier
+        lease = Lease(OUTBOX_DESK, self.name, next(courier.tokens), self.name, limit, lane=lane)
+        courier.held.add(lease.token)
+        return lease
+
+    def wants(self) -> Lease | None:
+        """For whoever posts: a lease to go with it, if it can be sent at once."""
+        if not self.is_there or self._courier.closed or self._runs or self._wanted or self._free <= 0:
+            return None
+        self._wanted = True
+        return self._lease()
+
+    def gets(self, lease: Lease, outcome: Outcome | None) -> None:
+        """What that lease gave; None: nobody knows."""
+        self._wanted = False
+        if outcome is None:
+            self._give_back(lease.token)
+        else:
+            self._begin(lease, outcome)
+
+    def _begin(self, lease: Lease, outcome: Outcome) -> int:
+        """Begin to send what a lease gave, or put it behind what goes on of its trade; how many there were."""
+        deliveries = outcome.deliveries if isinstance(outcome, Leased) else ()
+        if not deliveries:
+            self._courier.held.discard(lease.token)
+        for delivery in deliveries:
+            key = self._key(delivery)
+            run = self._runs.get(key)
+            if run is not None and run.failing:
+                self._give_back(lease.token)
+                break
+            if run is None:
+                run = self._runs[key] = Run(delivery.message.lane)
+                self._courier.begin()
+                self._spawn(self._send(key, run))
+            run.waiting.append((delivery, lease.token))
+        return len(deliveries)
+
+    def _key(self, delivery: Delivery) -> str:
+        """What is sent one after the other."""
+        return delivery.message.lane
+
+    def _give_back(self, token: str) -> None:
+        self._courier.held.discard(token)
+        with contextlib.suppress(EngineClosed):
+            self._courier.office.submit(Release(OUTBOX_DESK, token)).add_done_callback(_forget)
+
+    # Sending.
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self.tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("sending to %s failed", self.name, exc_info=error)
 
-    async def _send(self, delivery: Delivery, token: str) -> None:
-        """Send a message and settle it; then the next that waits for this peer, taken in the same commit."""
-        while True:
-            settle, noted = await self._outcome(delivery, token)
-            following = await self._settle(delivery, settle, noted)
-            if following is None:
-                return
-            delivery, token = following
+    async def _send(self, key: str, run: Run) -> None:
+        """Send what was taken of a trade, one after the other, and what more is taken meanwhile."""
+        waiting = run.waiting
+        try:
+            while waiting:
+                settle, noted = await self._outcome(run)
+                delivery, token = waiting.popleft()
+                commands: tuple[Command, ...] = (*noted, settle)
+                tokens: tuple[str, ...] = (token,)
+                if settle.verdict is Verdict.DELIVERED or settle.verdict is Verdict.UNCERTAIN:
+                    run.ahead = min(2 * run.ahead, AHEAD_MAX)
+                else:
+                    # What follows it comes back with it, for order's sake.
+                    behind = tuple(dict.fromkeys(token for _, token in waiting))
+                    commands += tuple(Release(OUTBOX_DESK, token) for token in behind)
+                    tokens += behind
+                    waiting.clear()
+                    run.ahead, run.failing = 1, True
+                self._done.append(Done(run, delivery, settle, commands, tokens))
+                if not waiting:
+                    # It may bring the next.
+                    await self._flush()
+                elif len(self._done) >= SETTLES_MAX or (not run.refilling and 2 * len(waiting) <= run.ahead):
+                    self._flush()
+                elif self._timer is None:
+                    self._timer = self._loop.call_later(SETTLE_S, self._flush)
+        finally:
+            del self._runs[key]
+            self._courier.end()
+            self._looked = False
+            self._bell.set()
+            self._room.set()
 
-    async def _outcome(self, delivery: Delivery, token: str) -> tuple[Settle, tuple[Command, ...]]:
-        """Send a message; how it is to be settled, and what is to be noted besides."""
+    async def _outcome(self, run: Run) -> tuple[Settle, tuple[Command, ...]]:
+        """Send the first message of a run; how it is to be settled, and what is to be noted besides."""
         courier, stats = self._courier, self._courier.stats
+        delivery, token = run.waiting[0]
         ref, begun_s = delivery.message.ref, self._loop.time()
         reason: str | None = None
         due_at = None
         noted: tuple[Command, ...] = ()
         stats.sent[delivery.message.kind if delivery.message.kind in frame.PRIVATE_TYPES else "other"] += 1
         try:
-            message = courier.session.outgoing(delivery)
-            frame.encode(message)
+            message, data = self._made(run, delivery)
         except (InvalidInput, BadFrame, ValueError) as error:
             verdict, said = Verdict.DEAD, f"this can never be sent: {error}"
             stats.died += 1
         else:
             self._tried_s = begun_s
             try:
-                verdict, said, noted = await self._attempt(message, token)
+                verdict, said, noted = await self._attempt(message, data, run)
             except InvalidInput as error:
                 verdict, said = Verdict.DEAD, f"this can never be sent by gossip: {error}"
                 stats.died += 1
@@ -196,6 +331,22 @@ class Line:
         text = said.encode(errors="replace").decode()[:ERROR_CHARS_MAX] or None
         return Settle(ref, token, verdict, due_at=due_at, reason=reason, error=text, holder=self.name), noted
 
+    def _made(self, run: Run, delivery: Delivery) -> tuple[Direct, bytes]:
+        """A message as it is sent, and its frame."""
+        ready, run.ready = run.ready, None
+        if ready is not None and ready[0] is delivery:
+            return ready[1:]
+        message = self._courier.session.outgoing(delivery)
+        return message, frame.encode(message)
+
+    def _make_next(self, run: Run) -> None:
+        """Number, sign and encode what comes next, while the other side is busy with what was sent."""
+        if run.ready is None and len(run.waiting) > 1:
+            delivery = run.waiting[1][0]
+            # What cannot be sent is found out when it is its turn.
+            with contextlib.suppress(InvalidInput, BadFrame, ValueError):
+                run.ready = (delivery, *self._made(run, delivery))
+
     def _is_lost(self, trade: str, attempt: int, error: Exception) -> bool:
         """Whether a message was published often enough for a node that may acknowledge nothing."""
         courier = self._courier
@@ -203,58 +354,81 @@ class Line:
             return False
         return courier.session.acknowledges_gossip(trade) is None
 
-    async def _settle(
-        self, delivery: Delivery, settle: Settle, noted: tuple[Command, ...]
-    ) -> tuple[Delivery, str] | None:
-        """Settle a message and note what was learned; what is to be sent next, if anything is."""
-        courier, stats = self._courier, self._courier.stats
-        lease = Lease(OUTBOX_DESK, self.name, next(courier.tokens), self.name)
-        commands: tuple[Command, ...] = (*noted, settle)
-        if self.is_there and not courier.closed:
-            courier.held.add(lease.token)
-            commands = (*commands, lease)
-        while True:
-            try:
-                outcomes = await courier.office.apply(*commands)
-                break
-            except EngineClosed:
-                return None
-            except StoreError as error:
-                # If it took effect all the same, the repeat finds no lease and does nothing.
-                log.error("%s is not settled yet: %s", settle.ref.id, error)
-                await asyncio.sleep(STORE_PAUSE_S)
-                commands = (*noted, settle, Release(OUTBOX_DESK, lease.token))
-        assert settle.token is not None
-        courier.held.discard(settle.token)
-        if settle.verdict is Verdict.DELIVERED:
-            stats.acked += 1
-            stats.latency_s += max(courier.office.now() - delivery.posted_at, 0) / SECOND
-        elif settle.verdict is Verdict.REJECTED:
-            stats.rejected += 1
-            log.warning("%s rejected %s: %s", self.name, settle.ref.id, settle.error)
-        taken = outcomes[-1].deliveries if isinstance(outcomes[-1], Leased) else ()
-        if not taken:
-            courier.held.discard(lease.token)
-            return None
-        return taken[0], lease.token
+    def _flush(self) -> asyncio.Task[None]:
+        """Settle what was tried, and take ahead for the trades that go on."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        done, self._done = self._done, []
+        leases: list[tuple[Run, Lease]] = []
+        if self.is_there and not self._courier.closed:
+            for run in dict.fromkeys(each.run for each in done):
+                more = run.ahead - len(run.waiting)
+                if not run.refilling and 2 * more >= run.ahead:
+                    run.refilling = True
+                    leases.append((run, self._lease(run.lane, more)))
+        return self._spawn(self._settle(done, leases))
 
-    async def _attempt(self, message: Direct, token: str) -> tuple[Verdict, str, tuple[Command, ...]]:
-        """One attempt within its time, under a lease that lasts as long."""
+    async def _settle(self, done: list[Done], leases: list[tuple[Run, Lease]]) -> None:
+        courier, stats = self._courier, self._courier.stats
+        commands: list[Command] = [command for each in done for command in each.commands]
+        try:
+            while True:
+                try:
+                    outcomes = await courier.office.apply(*commands, *(lease for _, lease in leases))
+                    break
+                except EngineClosed:
+                    return
+                except StoreError as error:
+                    # If it took effect all the same, the repeat finds no lease and does nothing.
+                    log.error("%d messages are not settled yet: %s", len(done), error)
+                    commands += [Release(OUTBOX_DESK, lease.token) for _, lease in leases]
+                    for run, _ in leases:
+                        run.refilling = False
+                    leases = []
+                    await asyncio.sleep(STORE_PAUSE_S)
+        finally:
+            for each in done:
+                each.run.failing = False
+            for run, _ in leases:
+                run.refilling = False
+        now = courier.office.now()
+        for each in done:
+            courier.held.difference_update(each.tokens)
+            settle = each.settle
+            if settle.verdict is Verdict.DELIVERED:
+                stats.acked += 1
+                stats.latency_s += max(now - each.delivery.posted_at, 0) / SECOND
+            elif settle.verdict is Verdict.REJECTED:
+                stats.rejected += 1
+                log.warning("%s rejected %s: %s", self.name, settle.ref.id, settle.error)
+        for (_, lease), outcome in zip(leases, outcomes[len(commands) :], strict=True):
+            self._begin(lease, outcome)
+
+    async def _attempt(self, message: Direct, data: bytes, run: Run) -> tuple[Verdict, str, tuple[Command, ...]]:
+        """One attempt within its time, under leases that last as long."""
         courier = self._courier
         ack_s, lease_s = courier.limits.ack_s, courier.lease_s
-        async with asyncio.timeout(ack_s):
-            attempt = asyncio.ensure_future(courier.attempt(self.peer, message))
-            try:
-                while lease_s is not None and ack_s >= lease_s * 0.9:
-                    done, _ = await asyncio.wait({attempt}, timeout=lease_s / 2)
-                    if done:
-                        break
-                    await courier.office.do(Renew(OUTBOX_DESK, token))
-                return await attempt
-            finally:
-                if not attempt.done():
-                    attempt.cancel()
-                    await asyncio.gather(attempt, return_exceptions=True)
+        timer: asyncio.TimerHandle | None = None
+
+        def renew() -> None:
+            nonlocal timer
+            assert lease_s is not None
+            timer = self._loop.call_later(lease_s / 3, renew)
+            tokens = dict.fromkeys(token for _, token in run.waiting)
+            with contextlib.suppress(EngineClosed):
+                courier.office.submit(*[Renew(OUTBOX_DESK, token) for token in tokens]).add_done_callback(_forget)
+
+        if lease_s is not None:
+            timer = self._loop.call_later(lease_s / 3, renew)
+        # In the next turn of the loop: by then this one is on its way.
+        self._loop.call_soon(self._make_next, run)
+        try:
+            async with asyncio.timeout(ack_s):
+                return await courier.attempt(self.peer, message, data)
+        finally:
+            if timer is not None:
+                timer.cancel()
 
     def _failed(self, attempt: int, begun_s: float) -> None:
         """The peer is away: the next try is later than the one before was."""
@@ -263,3 +437,8 @@ class Line:
             return  # others have noticed it, or it was a message that was posted in between
         self._failures = max(self._failures + 1, attempt)
         self._next_try_s = now_s + self._courier.retry.delay_us(self._failures) / SECOND
+
+
+def _forget(future: asyncio.Future[list[Outcome]]) -> None:
+    if not future.cancelled() and (error := future.exception()) is not None and not isinstance(error, EngineClosed):
+        log.warning("leases were not renewed or given back: %s", error)

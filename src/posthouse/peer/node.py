@@ -172,7 +172,8 @@ class Peer:
             raise InvalidInput(f"the other party of trade {trade} is {known.peer}")
         if type not in frame.PRIVATE_TYPES:
             raise InvalidInput(f"{type!r} is no type of a direct message: {', '.join(sorted(frame.PRIVATE_TYPES))}")
-        check_peer(peer, self.id)
+        if known is None:
+            check_peer(peer, self.id)
         ends_s = timeout_s or (known.timeout_s if known else 0) or now // SECOND + self.limits.timeout_s
         id = id or str(uuid.uuid4())
         body = frame.dumps(payload)
@@ -186,7 +187,7 @@ class Peer:
         if record != known:
             self.session.know(trade, record)
             commands = (Keep(TRADES, trade, record.encode()), post)
-        outcome = await self.office.do(Together(commands))
+        outcome = await self._post(peer, Together(commands))
         if isinstance(outcome, Refused):
             raise OutboxFull(f"the outbox does not take it: {outcome.detail or outcome.reason}")
         self.courier.posted(peer)
@@ -195,6 +196,18 @@ class Peer:
     def messages(self) -> AsyncIterator[Incoming]:
         """What has come, as it comes, in order of its trades; settle each with ``done``, ``reject`` or ``retry``."""
         return self.inbox.messages()
+    async def _post(self, peer: str, post: Together) -> Outcome:
+        """Post a message; where it can be sent at once, it is taken for that in the same commit."""
+        lease = self.courier.wants(peer)
+        if lease is None:
+            return await self.office.do(post)
+        leased: Outcome | None = None
+        try:
+            outcome, leased = await self.office.apply(post, lease)
+            return outcome
+        finally:
+            self.courier.gets(peer, lease, leased)
+
 
     def sent(self, peer: str, id: str) -> MessageView | None:
         """What became of a message that we sent."""

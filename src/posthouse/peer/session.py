@@ -18,6 +18,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import orjson
+
 from ..control.peer import HEARD, TRADES, Trade, decode, each, heard, number_of
 from ..errors import BadFrame
 from ..libp2p.key import PrivateKey
@@ -29,7 +31,7 @@ from ..mailbox.store import Store
 from . import capability, frame
 from .capability import Mode, Path
 from .frame import Direct
-from .signature import canonical, is_signed_by, sign
+from .signature import check_signable, is_signed_by, sign
 
 AHEAD_MAX = 4_096
 
@@ -262,7 +264,7 @@ class Session:
             message.lane,
             headers.get("order_id", ""),
             self.me,
-            frame.loads(message.body),
+            orjson.loads(message.body),
             int(headers.get("timestamp", "0")),
             message.id,
             number_of(self.trades.get(message.lane), delivery.seq, headers),
@@ -298,7 +300,7 @@ class Session:
     def check(self, message: Direct) -> None:
         """InvalidInput if a message can never be sent: it is too large, or cannot be signed."""
         if self.rules.sign:
-            canonical(message)
+            check_signable(message.payload)
         frame.encode(message._replace(signature="x" * 88, capabilities=self.capabilities))
 
     def signed(self, message: Direct) -> Direct:

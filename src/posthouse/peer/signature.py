@@ -14,7 +14,11 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
+
+import orjson
 
 from ..errors import InvalidInput
 from ..libp2p.errors import BadInput
@@ -22,25 +26,49 @@ from ..libp2p.key import PrivateKey
 from ..libp2p.peer_id import PeerId
 from .frame import Direct, fields
 
+try:
+    from nacl.signing import SigningKey
+except ModuleNotFoundError:
+    SigningKey = None  # type: ignore[assignment, misc]
+
 DOMAIN = b"posthouse-direct-v1"
 _SIGNATURE_BYTES = 64
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=True)
 
 
 def canonical(message: Direct) -> bytes:
     """What is signed; InvalidInput if there is no such form."""
-    plain = fields(message._replace(signature=""))
-    if _has_fraction(plain["payload"]):
-        raise InvalidInput("a payload with a fraction cannot be signed: write whole numbers or texts")
-    text = json.dumps(plain, ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=True)
+    check_signable(message.payload)
+    plain = fields(message)
+    plain.pop("signature", None)
     try:
-        return DOMAIN + b"\0" + text.encode()
+        return DOMAIN + b"\0" + orjson.dumps(plain, option=orjson.OPT_SORT_KEYS)
+    except TypeError:
+        pass  # a larger number, or something that only the other one writes
+    try:
+        return DOMAIN + b"\0" + _ENCODER.encode(plain).encode()
     except UnicodeEncodeError:
         raise InvalidInput("a text holds half of a surrogate pair") from None
 
 
+def check_signable(payload: Any) -> None:
+    """InvalidInput if a payload has no canonical form."""
+    if _has_fraction(payload):
+        raise InvalidInput("a payload with a fraction cannot be signed: write whole numbers or texts")
+
+
 def sign(message: Direct, key: PrivateKey) -> Direct:
     """The message with its signature."""
-    return message._replace(signature=base64.b64encode(key.sign(canonical(message))).decode())
+    return message._replace(signature=base64.b64encode(_signer(key)(canonical(message))).decode())
+
+
+@lru_cache(maxsize=16)
+def _signer(key: PrivateKey) -> Callable[[bytes], bytes]:
+    """What signs with this key: libsodium, which takes a fifth of the time, where there is one."""
+    if SigningKey is None:
+        return key.sign
+    signing = SigningKey(key.seed())
+    return lambda data: signing.sign(data).signature
 
 
 def is_signed_by(message: Direct, sender: str) -> bool:

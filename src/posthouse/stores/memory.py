@@ -248,7 +248,7 @@ class MemoryStore:
         deliveries: list[oc.Delivery] = []
         if c.mailbox is not None:
             for lane in self._lanes_to_visit(c.desk, c.mailbox):
-                if len(deliveries) < c.limit:
+                if len(deliveries) < c.limit and c.lane in (None, lane[2]):
                     taken = self._lease_lane(policy, lane, c, c.limit - len(deliveries))
                     if taken and self._mailboxes[lane[:2]].lanes > 1:
                         served = self._offset + len(self._events)
@@ -281,7 +281,7 @@ class MemoryStore:
         if policy.quiet_s:
             taken = self._walk_quiet(policy, lane, c.at) if limit > 0 else []
         else:
-            taken = self._walk(policy, lane, limit, c.at)
+            taken = self._walk(policy, lane, limit, c.at, ahead=c.lane is not None)
         ends_at = rules.lease_end(policy, c.at)
         batch = taken[0].batch if len(taken) > 1 else None
         deliveries = []
@@ -312,10 +312,10 @@ class MemoryStore:
             )
         return deliveries
 
-    def _walk(self, policy: Policy, lane: LaneKey, limit: int, at: Instant) -> list[Entry]:
+    def _walk(self, policy: Policy, lane: LaneKey, limit: int, at: Instant, ahead: bool) -> list[Entry]:
         """What a lease may take from the head of a lane; finishes what has expired on the way."""
         room = limit
-        if policy.window_per_lane is not None:
+        if policy.window_per_lane is not None and not ahead:
             room = min(limit, policy.window_per_lane - self._flying.get(lane, 0))
         taken: list[Entry] = []
         for entry in self._entries_in(lane):

@@ -61,6 +61,7 @@ GOOD: list[Command] = [
     Start(POLICIES, {"node": "old", "offset": 7}),
     Shift(-86_400_000_000),
     Hasten("mail", "alice"),
+    Lease("mail", "alice", "t", lane=""),
     Redrive(ALL, 1, 0.5, True, "operator"),
     Redrive(Filter("mail", "alice", "", "", "", "1", "attempts", "error #", 1, 2, frozenset({State.DEAD}))),
     Cancel(REF),
@@ -161,6 +162,8 @@ BAD: list[tuple[Any, str]] = [
     (Shift(1.5), "by_us must be a whole"),  # type: ignore[arg-type]
     (Shift(10**30), "by_us must be between"),
     (Hasten("nowhere", "alice"), "unknown desk"),
+    (Lease("mail", None, "t", lane="l"), "a lane is of one mailbox"),
+    (Lease("mail", "alice", "t", lane=1), "lane must be"),  # type: ignore[arg-type]
     (Hasten("mail", ""), "mailbox must not be empty"),
     (Redrive("all"), "filter must be a Filter"),  # type: ignore[arg-type]
     (Redrive(Filter("nowhere")), "unknown desk"),

@@ -38,6 +38,8 @@ class Leasing(Changes):
         return Leased(command.token, self._deliveries(command, taken))
 
     def _lease_by_mailbox(self, command: Lease, box: Box) -> list[Entry]:
+        if command.lane is not None:
+            return self._lease_lane(command, box, command.lane)
         if box.lane_count == 1 and box.rota is None:
             (lane,) = box.lanes.values()
             taken = self._take(command, lane, command.limit)
@@ -58,6 +60,18 @@ class Leasing(Changes):
             visited.append(turn)
         for lane in visited:
             self._wake_again(lane, command.at)
+        return taken
+
+    def _lease_lane(self, command: Lease, box: Box, name: str) -> list[Entry]:
+        """More of a lane, for a holder that takes ahead."""
+        lane = self.work.lane(box, name)
+        if lane is None:
+            return []
+        taken = self._take(command, lane, command.limit)
+        if taken and box.lane_count > 1:
+            self.work.touch_lane(lane)
+            lane.served = self.work.next_offset + len(self.work.events) - 1
+        self._wake_again(lane, command.at)
         return taken
 
     def _lease_by_desk(self, command: Lease, desk: Desk) -> list[Entry]:
@@ -107,7 +121,7 @@ class Leasing(Changes):
             return self._take_batch(command, lane)
         at = command.at
         window = policy.window_per_lane
-        room = limit if window is None else min(limit, window - lane.in_flight)
+        room = limit if window is None or command.lane is not None else min(limit, window - lane.in_flight)
         taken: list[Entry] = []
         if room <= 0:
             return taken
@@ -182,7 +196,7 @@ class Leasing(Changes):
         return run
 
     def _hold(self, command: Lease, entry: Entry, detail: str | None) -> None:
-        _, _, token, holder, _, _, _, at = command
+        _, _, token, holder, _, _, _, _, at = command
         work = self.work
         work.touch(entry)
         work.fly(entry)
