@@ -45,7 +45,8 @@ class Watch:
         async with asyncio.timeout(within_s):
             while True:
                 self._committed.clear()
-                if what():
+                # On a thread: the store answers when its commit is done, and whoever is watched must not wait for that.
+                if await asyncio.to_thread(what):
                     return
                 await self._committed.wait()
                 # Many commits, one look.

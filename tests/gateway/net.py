@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import json
 import random
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -30,6 +30,8 @@ from posthouse.gateway.channel import (
 from posthouse.gateway.letter import Inbound
 
 WAIT_S = 30.0
+WINDOW = 100
+"""Messages that are brought over one connection and not received yet: if it breaks, so many are brought again."""
 
 
 class Arrived(NamedTuple):
@@ -60,6 +62,8 @@ class Network:
         self._keys: set[str] = set()
         self._unreceived: dict[str, dict[str, Any]] = {}
         self._writers: set[asyncio.StreamWriter] = set()
+        self._brought: dict[asyncio.StreamWriter, set[str]] = {}
+        self._waiting: dict[asyncio.StreamWriter, deque[str]] = {}
         self._server: asyncio.Server | None = None
         self._changed = asyncio.Condition()
 
@@ -87,7 +91,17 @@ class Network:
         message = {"type": "message", "id": id, "conversation": conversation, "from": "someone", "text": text, **fields}
         self._unreceived[id] = message
         for writer in self._writers:
-            _write(writer, message)
+            self._waiting[writer].append(id)
+            self._bring(writer)
+
+    def _bring(self, writer: asyncio.StreamWriter) -> None:
+        """Bring what waits, as far as the connection takes it now."""
+        brought, waiting = self._brought[writer], self._waiting[writer]
+        while waiting and len(brought) < WINDOW:
+            message = self._unreceived.get(waiting.popleft())
+            if message is not None:
+                brought.add(message["id"])
+                _write(writer, message)
 
     @property
     def unreceived(self) -> int:
@@ -115,14 +129,15 @@ class Network:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
         self.connects += 1
-        for message in list(self._unreceived.values()):
-            _write(writer, message)
+        self._brought[writer], self._waiting[writer] = set(), deque(self._unreceived)
+        self._bring(writer)
         await self._tell()
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
             while line := await reader.readline():
                 self._take(json.loads(line), writer)
                 await self._tell()
         self._writers.discard(writer)
+        del self._brought[writer], self._waiting[writer]
         writer.close()
 
     async def _tell(self) -> None:
@@ -133,6 +148,8 @@ class Network:
         match frame["type"]:
             case "received":
                 self._unreceived.pop(frame["id"], None)
+                self._brought[writer].discard(frame["id"])
+                self._bring(writer)
             case "find":
                 _write(writer, {"type": "answer", "n": frame["n"], "sent": frame["key"] in self._keys})
             case "send":

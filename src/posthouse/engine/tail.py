@@ -15,7 +15,11 @@ from collections.abc import Callable, Sequence
 
 from ..errors import EngineClosed, StoreCorrupt, StoreError
 from ..journal.chunk import decode
+from ..journal.feed import may_hold
+from ..mailbox.command import Command
 from ..mailbox.event import Event
+from ..mailbox.outcome import Outcome
+from ..mailbox.store import Chunk
 from .engine import Engine
 
 log = logging.getLogger("posthouse.journal")
@@ -29,13 +33,20 @@ Listener = Callable[[Sequence[Event], int, bool], None]
 class Tail:
     """Reads the journal from ``start`` to ``close``."""
 
-    def __init__(self, engine: Engine, after: int, every_s: float = EVERY_S) -> None:
-        """``after``: the offset behind which to begin."""
+    def __init__(self, engine: Engine, after: int, every_s: float = EVERY_S, words: Sequence[str] = ()) -> None:
+        """``after``: the offset behind which to begin.
+
+        ``words``: only commits in which one of these stands are told, and the one before each: most are not parsed then.
+        """
         self._engine = engine
+        self._words = tuple(words)
+        self._skipped: Chunk | None = None
         self._every_s = every_s
         self._after = after
         self._listeners: list[Listener] = []
         self._reading = threading.Lock()
+        self._more = True
+        """Something was committed since the journal was last looked at."""
         self._task: asyncio.Task[None] | None = None
 
     def listen(self, listener: Listener) -> None:
@@ -46,6 +57,7 @@ class Tail:
         """Begin; on a running event loop."""
         # What is about to be trimmed is read first.
         self._engine.before_trim.append(self.catch_up)
+        self._engine.on_commit.append(self._committed)
         self._task = asyncio.create_task(self._run(), name="journal tail")
 
     async def close(self) -> None:
@@ -57,6 +69,7 @@ class Tail:
         await asyncio.gather(task, return_exceptions=True)
         with contextlib.suppress(ValueError):
             self._engine.before_trim.remove(self.catch_up)
+            self._engine.on_commit.remove(self._committed)
         with contextlib.suppress(StoreError):
             await asyncio.to_thread(self.catch_up)
 
@@ -64,25 +77,45 @@ class Tail:
         while True:
             await asyncio.sleep(self._every_s)
             try:
-                if self._engine.store.offset() > self._after:
+                # The store is not asked here: it answers when its commit is done, and the loop would wait.
+                if self._more:
+                    self._more = False
                     await asyncio.to_thread(self.catch_up)
             except EngineClosed:
                 return
             except StoreError as error:
                 log.warning("the journal cannot be followed for now: %s", error)
 
+    def _committed(self, commands: Sequence[Command], outcomes: Sequence[Outcome], seconds: float) -> None:
+        self._more = True
+
     def catch_up(self) -> None:
         """Read all that is committed by now; from any thread."""
         with self._reading:
             for chunk in self._engine.store.chunks(self._after):
                 gap = chunk.first > self._after + 1
-                try:
-                    events = decode(chunk.data)
-                except StoreCorrupt:
-                    log.error("journal chunk %d-%d cannot be read", chunk.first, chunk.last)
-                    events, gap = [], True
                 # A chunk may begin before the place at which this one began.
-                fresh = events[max(0, self._after + 1 - chunk.first) :]
-                for listener in self._listeners:
-                    listener(fresh, chunk.last, gap)
+                known = max(0, self._after + 1 - chunk.first)
                 self._after = chunk.last
+                if self._words and not self._speaks_of(chunk):
+                    self._skipped = chunk
+                    continue
+                if self._skipped is not None:
+                    self._tell(self._skipped, 0, False)
+                    self._skipped = None
+                self._tell(chunk, known, gap)
+
+    def _speaks_of(self, chunk: Chunk) -> bool:
+        try:
+            return may_hold(chunk, *self._words)
+        except StoreCorrupt:
+            return True  # and it is told as a gap
+
+    def _tell(self, chunk: Chunk, known: int, gap: bool) -> None:
+        try:
+            events = decode(chunk.data)
+        except StoreCorrupt:
+            log.error("journal chunk %d-%d cannot be read", chunk.first, chunk.last)
+            events, gap = [], True
+        for listener in self._listeners:
+            listener(events[known:], chunk.last, gap)
