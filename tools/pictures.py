@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlencode
 
 from playwright.sync_api import Page, sync_playwright
@@ -31,6 +31,7 @@ SIZE = {"width": 1180, "height": 820}
 WAIT_S = 300.0
 DEAD = 5
 PACE = "4"
+THEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 
 
 @contextlib.contextmanager
@@ -78,8 +79,8 @@ def wait(config: Config) -> str:
 def look(page: Page, name: str, path: str) -> None:
     """One page in both themes."""
     page.goto(path)
-    for theme in ("light", "dark"):
-        page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
+    for theme in THEMES:
+        page.emulate_media(color_scheme=theme)
         page.screenshot(path=PICTURES / f"{name}-{theme}.png")
     page.emulate_media(color_scheme="light")
 

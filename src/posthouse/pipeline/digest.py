@@ -81,8 +81,9 @@ def _replays(lake: Lake, have: Sequence[str], chosen: Selection) -> list[Json]:
     if "replays" not in have:
         return []
     rows = lake.rows("replays", Selection(equal=chosen.equal, limit=REPLAYS_MAX))
-    return [{**row, "other": _other(row)} for row in rows]
+    return [{**row, "other": other(row)} for row in rows]
 
 
-def _other(row: Mapping[str, Any]) -> int:
+def other(row: Mapping[str, Any]) -> int:
+    """Posts of a replay that came to none of its ends: unfinished, or cancelled."""
     return max(int(row["posted"] or 0) - sum(int(row[end] or 0) for end in ENDS), 0)

@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from . import plot
+from .digest import ENDS, OUTCOMES, other
 from .lake import Lake, Row, Selection
 from .plot import Series, safe, span
 from .schema import ANOMALIES, TABLES, WAITS
 
 BARS_MAX = 96
 ROWS_MAX = 100
-OUTCOMES = ("delivered", "open", "uncertain", "cancelled", "expired", "dead")
 _COLOURS = {"delivered": 0, "open": 1, "uncertain": 2, "cancelled": 3, "expired": 4, "dead": 5}
 _STEPS_H = (1, 3, 6, 12, 24, 72, 168, 720)
 
@@ -305,20 +305,15 @@ class _Report:
         rows = self._rows("replays", limit=ROWS_MAX)
         if not rows:
             return ""
-        ends = ("delivered", "expired", "dead", "refused")
         drawn = "".join(
             plot.shares(
                 f"What each policy would have made of the posts of {desk}",
-                [
-                    (row["policy"], [*map(row.__getitem__, ends), _left(row, ends)])
-                    for row in rows
-                    if row["desk"] == desk
-                ],
-                [*ends, "unfinished or cancelled"],
+                [(row["policy"], [*map(row.__getitem__, ENDS), other(row)]) for row in rows if row["desk"] == desk],
+                [*ENDS, "unfinished or cancelled"],
             )
             for desk in sorted({row["desk"] for row in rows})
         )
-        names = ("posted", *ends, "attempts")
+        names = ("posted", *ENDS, "attempts")
         table = _table(
             ("desk", "policy", "", *names, "mean wait"),
             [
@@ -402,11 +397,6 @@ def latency_rows(rows: Iterable[Row]) -> list[tuple[tuple[str, str, bool], int, 
         (key, sum(row["count"] for row in some), middle(some, "p50") or 0, max(row["p99"] or 0 for row in some))
         for key, some in sorted(groups.items())
     ]
-
-
-def _left(row: Row, ends: Sequence[str]) -> int:
-    """Posts that came to none of these ends."""
-    return max(int(row["posted"]) - sum(row[end] for end in ends), 0)
 
 
 def _short(at: str | None) -> str:
