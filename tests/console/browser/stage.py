@@ -23,12 +23,14 @@ from tests.unit.pipeline.lakes import small
 
 from posthouse.cli.books_keep import Keeper
 from posthouse.control import books
-from posthouse.mailbox.command import Post, Verdict
+from posthouse.mailbox.command import Note, Post, Verdict
+from posthouse.mailbox.event import CONNECTED, DISCONNECTED
 from posthouse.mailbox.message import Message
 
 T = TypeVar("T")
 CHROMIUM = "/usr/bin/chromium"
 HOSTILE = '<img src=x onerror="window.hit=true"><script>window.hit=true</script>'
+AGENT = "pinch:bob@localhost"
 KEEPER = """
 import json, sys
 settings = json.loads(sys.stdin.readline())
@@ -54,7 +56,7 @@ def chromium() -> str:
 async def fill(c: Desk) -> None:
     """Messages of every role in every state that a page shows, some of them with hostile names."""
     for number in range(6):
-        await c.post(f"hello-{number}", desk="relay", mailbox="pinch:bob@localhost", sender="pinch:alice@localhost")
+        await c.post(f"hello-{number}", desk="relay", mailbox=AGENT, sender="pinch:alice@localhost")
     await c.post("m1", "m2", "m3", lane="ann", mailbox="town")
     await c.post("m4", lane="ben", mailbox="town", sender=HOSTILE, kind=HOSTILE)
     await c.post(HOSTILE, mailbox="town", lane=HOSTILE)
@@ -66,6 +68,10 @@ async def fill(c: Desk) -> None:
     await c.engine.apply(Post(Message("outbound", "websocket/town", "o1", b"{}", cause="m1")))
     await c.post("t1", "t2", desk="outbox", mailbox="12D3KooWpeer", lane="trade-1")
     await c.operate("mailbox.pause", mailbox="12D3KooWpeer", desk="outbox")
+    for place, name in (("relay", AGENT), ("relay", HOSTILE), ("outbox", "12D3KooWpeer")):
+        await c.engine.apply(Note(CONNECTED, place, name, f"{name}-1"))
+    await c.engine.apply(Note(DISCONNECTED, "relay", AGENT, f"{AGENT}-1", "timeout"))
+    await c.console.attendance.caught_up()
 
 
 class Stage:

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
-from tests.console.browser.stage import HOSTILE, Stage, chromium
+from tests.console.browser.stage import AGENT, HOSTILE, Stage, chromium
 
 from posthouse.console.pages import PAGES
 from posthouse.mailbox.message import Ref, State
@@ -26,6 +26,7 @@ WITH: dict[str, dict[str, str]] = {
     "/mailbox": {"desk": "inbound", "mailbox": "town"},
     "/lane": {"desk": "inbound", "mailbox": "town", "lane": "ann"},
     "/message": {"id": "m1", "desk": "inbound"},
+    "/party": {"desk": "relay", "name": AGENT},
     "/books": {"span": "all"},
 }
 """What the address of a page carries."""
@@ -230,6 +231,18 @@ def test_the_books_are_brought_up_to_date_by_their_button(stage: Stage, page: Pa
     page.get_by_role("button", name="Show").click()
     expect(posted).to_have_text("1")
     expect(page.locator('[data-test="found"]')).to_have_count(0)
+
+
+def test_who_was_there_is_found_and_shown(stage: Stage, page: Page) -> None:
+    page.goto("/peers?desk=relay")
+    parties = page.locator("[data-party]")
+    expect(parties).to_have_count(2)
+    page.goto("/peers?desk=relay&state=away")
+    expect(parties).to_have_count(1)
+    depth = stage.operate("mailbox.show", mailbox=AGENT, desk="relay")["depth"]
+    expect(parties.locator("[data-depth]")).to_have_text(str(depth))
+    parties.get_by_role("link", name=AGENT).first.click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text(AGENT)
 
 
 def test_what_operators_did_is_in_the_audit_log(stage: Stage, page: Page) -> None:
