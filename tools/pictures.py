@@ -28,9 +28,9 @@ ROOT = Path(__file__).parents[1]
 PICTURES = ROOT / "docs" / "pictures"
 CHROMIUM = "/usr/bin/chromium"
 SIZE = {"width": 1180, "height": 820}
-WAIT_S = 300.0
+WAIT_S = 1_200.0
 DEAD = 5
-PACE = "4"
+PACE = "2"
 THEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 
 
