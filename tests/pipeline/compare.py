@@ -23,7 +23,7 @@ WAITS = ("in_flight", "parked", "paused", "offline", "backoff", "lane", "idle")
 MESSAGE = (
     "lane", "kind", "lane_seq", "size_bytes", "posted_at", "first_leased_at", "received_at", "finished_at", "outcome",
     "reason", "error", "attempts", "live", "expires_at", "cause_id", "orphan", "first_offset", "last_offset",
-    "duplicates", "latency",
+    "delivered_offset", "duplicates", "latency",
 )  # fmt: skip
 ATTEMPT = (
     *KEY, "lane", "kind", "life", "attempt", "holder", "started_at", "received_at", "ended_at", "ended", "reason",
@@ -114,8 +114,8 @@ FOUND_BY_PLACE = ("journal_gap", "clock_back", "chain_broken")
 def findings(ours: list[dict[str, Any]], oracle: Oracle) -> None:
     """Those about files and offsets are known by their place, all others by whom they name."""
     theirs = oracle.table("findings")
-    named = [[row for row in rows if row["kind"] not in FOUND_BY_PLACE] for rows in (ours, theirs)]
-    same("findings", *named, FINDING, ())
+    one, other = ([row for row in rows if row["kind"] not in FOUND_BY_PLACE] for rows in (ours, theirs))
+    same("findings", one, other, FINDING, ())
     placed = [
         {(row["kind"], row["node"], *_place(row)) for row in rows if row["kind"] in ("journal_gap", "clock_back")}
         for rows in (ours, theirs)
@@ -144,7 +144,7 @@ def latency(ours: list[dict[str, Any]], oracle: Oracle) -> None:
 
 
 def depth(ours: list[dict[str, Any]], oracle: Oracle) -> None:
-    columns = ("posted", "finished", "refused", "depth_end")
+    columns = ("posted", "finished", "refused", "depth_max", "depth_end", "at_cap")
     same("depth", ours, oracle.table("depth"), ("window", "node", "desk", "mailbox"), columns)
 
 

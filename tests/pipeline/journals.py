@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from posthouse.journal import schema, segment
 from posthouse.journal.schema import NAMES, RowValues
+from posthouse.pipeline.generate import LATE
 
 SECOND = 1_000_000
 BEGIN = 1_772_323_200 * SECOND
@@ -164,7 +165,7 @@ def _with_commits(draw: st.DrawFn, rows: list[dict[str, Any]]) -> list[dict[str,
 
 
 def write_journal(journal: Path, nodes: Sequence[list[dict[str, Any]]], cut: int = 25, lose: int | None = None) -> None:
-    """Each list of rows as a node of its own, in segments; of nodes that ``lose`` divides, the second is not there."""
+    """Each list of rows as a node of its own, in segments; of nodes that ``lose`` divides, the second is held back."""
     for number, rows in enumerate(nodes):
         node, prev = f"n{number:02d}", schema.GENESIS
         folder = journal / schema.folder_name(node)
@@ -177,7 +178,9 @@ def write_journal(journal: Path, nodes: Sequence[list[dict[str, Any]]], cut: int
             written = segment.write(folder, stamp, part)
             prev = written.chain
             if lose and number % lose == 0 and first == cut:
-                written.path.unlink()
+                late = journal / LATE / folder.name
+                late.mkdir(parents=True)
+                written.path.rename(late / written.path.name)
 
 
 def hostile_nodes(least: int = 8, most: int = 16) -> st.SearchStrategy[list[list[dict[str, Any]]]]:

@@ -145,6 +145,9 @@ STEPS: tuple[tuple[str, str], ...] = (
             (select last(s.expires_at order by s."offset") from said s where s.expires_at is not null
                 and (s.node, s.desk, s.mailbox, s.sender, s.message_id, s.generation)
                   = (l.node, l.desk, l.mailbox, l.sender, l.message_id, l.generation)) as expires_at,
+            (select min(s."offset") from said s where s.event = 'delivered' and s.life = l.lives
+                and (s.node, s.desk, s.mailbox, s.sender, s.message_id, s.generation)
+                  = (l.node, l.desk, l.mailbox, l.sender, l.message_id, l.generation)) as delivered_offset,
             coalesce(p.cause_id, f.cause_id) as cause_id,
             case when l.says = 0 then q.reason when e.event is not null then e.reason else z.reason end as reason,
             case when l.says = 0 then q.error else (select last(s.error order by s."offset") from counted s
@@ -391,10 +394,30 @@ STEPS: tuple[tuple[str, str], ...] = (
     (
         "moves",
         f"""
-        -- Into the depth of a mailbox (ready or in flight) and out of it.
-        select s.node, s.desk, s.mailbox, s.ts, s."offset",
-            (s.state <= 1)::int - (coalesce(s.state_before, 2) <= 1)::int as change
-        from stretches s join messages m using ({KEY}, generation) where m.posted_at is not null
+        -- Into the depth of a mailbox (ready or in flight, from its post on) and out of it.
+        select *, inside - lag(inside, 1, 0) over (partition by {KEY}, generation order by "offset") as change
+        from (
+            select {KEY}, generation, s.ts, s."offset", (s.state <= 1 and s."offset" >= m.posted_offset)::int as inside
+            from stretches s join messages m using ({KEY}, generation) where m.posted_at is not null
+        )
+        """,
+    ),
+    (
+        "full_hours",
+        f"""
+        -- Hours for which mailboxes were as full as the last `started` before each move allowed.
+        select h * {HOUR} as "window", node, desk, mailbox,
+            sum(least(until, (h + 1) * {HOUR}) - greatest(ts, h * {HOUR}))::bigint as at_cap
+        from (
+            select *, unnest(range(ts // {HOUR}, (until - 1) // {HOUR} + 1)) as h
+            from (
+                select m.*, sum(change) over w as depth, lead(ts) over w as until,
+                    (select max_by((s.detail::json -> 'policies' -> m.desk ->> 'capacity')::bigint, s."offset")
+                        from events s where s.event = 'started' and s.node = m.node and s."offset" < m."offset") as cap
+                from moves m where change <> 0
+                window w as (partition by node, desk, mailbox order by "offset")
+            ) where depth >= cap and until > ts
+        ) group by all
         """,
     ),
     (
@@ -403,20 +426,39 @@ STEPS: tuple[tuple[str, str], ...] = (
         with boxes as (
             select ts // {HOUR} * {HOUR} as "window", node, desk, mailbox,
                 count(*) filter (where change > 0) as posted,
-                count(*) filter (where change < 0) as finished, 0 as refused
+                count(*) filter (where change < 0) as finished, 0 as refused, 0 as at_cap
             from moves where change <> 0 group by all
             union all
-            select ts // {HOUR} * {HOUR}, node, desk, mailbox, 0, 0, count(*)
+            select "window", node, desk, mailbox, 0, 0, 0, at_cap from full_hours
+            union all
+            select ts // {HOUR} * {HOUR}, node, desk, mailbox, 0, 0, count(*), 0
             from events where event = 'refused' and reason in ('full', 'share') group by all
         ),
         twice as (
             select * from boxes where mailbox <> '' union all select * replace ('' as mailbox) from boxes
+        ),
+        summed as (
+            select "window", node, desk, mailbox, sum(posted)::bigint as posted, sum(finished)::bigint as finished,
+                sum(refused)::bigint as refused, sum(at_cap)::bigint as at_cap,
+                sum(sum(posted) - sum(finished))
+                    over (partition by node, desk, mailbox order by "window")::bigint as depth_end
+            from twice group by "window", node, desk, mailbox
+        ),
+        moved as (
+            select ts // {HOUR} * {HOUR} as "window", node, desk, mailbox, "offset", change from moves
+            where mailbox <> '' and change <> 0
+            union all
+            select ts // {HOUR} * {HOUR}, node, desk, '', "offset", change from moves where change <> 0
+        ),
+        risen as (
+            select "window", node, desk, mailbox, max(level) as rise
+            from (
+                select *, sum(change) over (partition by "window", node, desk, mailbox order by "offset") as level
+                from moved
+            ) group by all
         )
-        select "window", node, desk, mailbox, sum(posted)::bigint as posted, sum(finished)::bigint as finished,
-            sum(refused)::bigint as refused,
-            sum(sum(posted) - sum(finished))
-                over (partition by node, desk, mailbox order by "window")::bigint as depth_end
-        from twice group by "window", node, desk, mailbox
+        select s.*, (depth_end - posted + finished + greatest(coalesce(rise, 0), 0))::bigint as depth_max
+        from summed s left join risen using ("window", node, desk, mailbox)
         """,
     ),
     (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from tests.pipeline import compare
 from tests.pipeline.journals import hostile_rows, write_journal
 from tests.pipeline.oracle import Oracle
 
-from posthouse.pipeline.generate import fill, generate
+from posthouse.pipeline.generate import LATE, fill, generate
 from posthouse.pipeline.job import Job
 
 if TYPE_CHECKING:
@@ -76,13 +77,38 @@ def check(journal: Path, lake: Path) -> None:
         comparison(compare.read(lake, name), oracle)
 
 
-def judge(spark: SparkSession, nodes: list[list[dict[str, Any]]]) -> None:
-    """One run over hostile journals, one a node; of every fifth a segment is missing."""
+def judge(spark: SparkSession, nodes: list[list[dict[str, Any]]], cut: int | None = None) -> None:
+    """One run over hostile journals, one a node; of every fifth a segment is missing, and comes later.
+
+    With ``cut``, segments have so many events, and each is in a batch of its own.
+    """
     with tempfile.TemporaryDirectory() as folder:
         journal, lake = Path(folder, "journal"), Path(folder, "lake")
-        write_journal(journal, nodes, lose=5)
-        Job(str(lake), lambda: spark).run(str(journal))
+        write_journal(journal, nodes, cut=cut or 25, lose=5)
+        job = Job(str(lake), lambda: spark)
+        if cut is None:
+            job.run(str(journal))
+        else:
+            in_turns(job, journal, Path(folder, "aside"))
         check(journal, lake)
+        assert job.verify(None) == []
+        fill(journal)
+        assert job.run(str(journal)).late
+        check(journal, lake)
+
+
+def in_turns(job: Job, journal: Path, aside: Path) -> None:
+    """Give the first segment of each node to a run, then the second, and so on."""
+    journal.rename(aside)
+    (aside / LATE).rename(journal.parent / LATE)
+    turns = list(zip_longest(*(sorted(node.iterdir()) for node in sorted(aside.glob("node=*")))))
+    for turn in turns:
+        for path in filter(None, turn):
+            target = journal / path.parent.name / path.name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            path.rename(target)
+        job.run(str(journal))
+    (journal.parent / LATE).rename(journal / LATE)
 
 
 def hostile(count: int) -> list[list[dict[str, Any]]]:
@@ -104,6 +130,11 @@ def hostile(count: int) -> list[list[dict[str, Any]]]:
 @pytest.mark.timeout(600)
 def test_hostile_journals_are_the_oracles(spark: SparkSession) -> None:
     judge(spark, hostile(150))
+
+
+@pytest.mark.timeout(900)
+def test_hostile_journals_in_many_batches_are_the_oracles(spark: SparkSession) -> None:
+    judge(spark, hostile(150), cut=14)
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 from tests.pipeline.journal import Journal, frame
 
 from posthouse.pipeline import transforms
@@ -120,9 +121,9 @@ def rows_of(found: DataFrame) -> Rows:
     return [row.asDict(recursive=True) for row in found.collect()]
 
 
-def kept(frame_: DataFrame) -> DataFrame:
+def kept(frame_: DataFrame, beside: DataFrame | None = None) -> DataFrame:
     """Cut off from how it came about: plans stay small."""
-    return frame_.localCheckpoint()
+    return frame_.localCheckpoint() if beside is None else frame_.unionByName(beside)
 
 
 @pytest.fixture(scope="session")
@@ -282,11 +283,15 @@ def test_the_same_rows_come_of_any_batches(spark: SparkSession, whole: Batch, se
         if revived:
             recalled = frame(spark, [row for row in journal.rows[:first] if row["message_id"] in revived])
         if found:
-            before = spark.createDataFrame(found, whole.messages.schema)
+            posts = {r["message_id"]: r["offset"] for r in reversed(journal.rows[first:last]) if r["event"] == "posted"}
+            told = [{**row, "next_post": posts.get(row["message_id"]), "revived": row["message_id"] in revived}
+                    for row in found]  # fmt: skip
+            before = spark.createDataFrame(
+                told, StructType(whole.messages.schema.fields).add("next_post", "bigint").add("revived", "boolean")
+            )
         batch = Batch(*map(kept, transforms.advance(new, carried, recalled, before, keep=kept)))
         # What comes again takes the place of what was there.
         final["messages"] = [row for row in final["messages"] if again.get(row["message_id"]) != row["generation"]]
-        final["attempts"] = [row for row in final["attempts"] if row["message_id"] not in revived]
         known = {(row["kind"], row["message_id"]) for row in final["anomalies"]}
         for name in final:
             every = rows_of(getattr(batch, name))

@@ -6,7 +6,7 @@ In: a journal, the lake's record, its tables. Out: what does not agree, as kind,
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .bronze import Journal, Listing, Segment
 from .finding import findings
@@ -14,6 +14,9 @@ from .ledger import Plan, State
 from .offsets import count
 from .schema import IDENTITY
 from .tables import Tables
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 Discrepancy = tuple[str, str, str]
 
@@ -78,10 +81,7 @@ def verify_tables(tables: Tables, state: State, plan: Plan | None) -> Iterator[D
     unique = messages.groupBy(*IDENTITY, "generation").count().where("count > 1").limit(1).collect()
     if unique:
         yield "twice", "messages", f"{unique[0]['message_id']} is there {unique[0]['count']} times"
-    leases = events.where("event = 'leased'").count()
-    attempts = tables.load("attempts").count()
-    if leases != attempts:
-        yield "mismatch", "attempts", f"there are {attempts} attempts and {leases} leases"
+    yield from _verify_attempts(tables, events)
     wanted_posts = messages.where("posted_at IS NOT NULL").count()
     posted = tables.load("books").agg(F.sum("posted")).collect()[0][0] or 0
     if posted != wanted_posts:
@@ -89,3 +89,23 @@ def verify_tables(tables: Tables, state: State, plan: Plan | None) -> Iterator[D
     posts = events.where("event = 'posted'").count()
     if posts != wanted_posts:
         yield "mismatch", "messages", f"there are {wanted_posts} messages posted and {posts} posts"
+
+
+def _verify_attempts(tables: Tables, events: DataFrame) -> Iterator[Discrepancy]:
+    """Each lease is one attempt, but for those of messages that were finished: these are findings."""
+    from pyspark.sql import functions as F
+
+    on = ["node", "lease_offset"]
+    leases = events.where("event = 'leased' AND message_id <> ''").withColumnRenamed("offset", "lease_offset")
+    attempts = tables.load("attempts").select(*on)
+    twice = attempts.groupBy(*on).count().where("count > 1").limit(1).collect()
+    if twice:
+        yield "twice", "attempts", f"the lease {twice[0]['lease_offset']} of {twice[0]['node']} is there more than once"
+    invented = attempts.join(leases, on=on, how="left_anti").limit(1).collect()
+    if invented:
+        row = invented[0]
+        yield "mismatch", "attempts", f"there is no lease at offset {row['lease_offset']} of {row['node']}"
+    late = tables.load("anomalies").where(F.col("kind") == "settled_after_finished").select(*IDENTITY)
+    lacking = leases.join(attempts, on=on, how="left_anti").join(late, on=list(IDENTITY), how="left_anti")
+    for row in lacking.select(*on).limit(1).collect():
+        yield "mismatch", "attempts", f"the lease {row['lease_offset']} of {row['node']} is none"

@@ -1,17 +1,19 @@
 """Finished messages of which a batch tells more: found by number, without reading the history.
 
 In: the tables as they were when the batch was planned, and its events. Out: the rows concerned, and the events of those
-that live again. Of a long history one column of numbers is read, and of the rows that are found only their pages.
+that live again. Of a long history two columns of numbers are read, and of the rows that are found only their pages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import datetime as dt
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from . import schema
+from . import local, schema
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 HELD_MAX = 50_000
@@ -21,12 +23,16 @@ BROADCAST_EVENTS_MAX = 2_000_000
 TOGETHER = 500
 """Rows that are asked for in one condition."""
 
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+Row = Mapping[str, Any]
+
 
 class Held(NamedTuple):
     """What a batch finds of what was finished before."""
 
     before: DataFrame | None = None
-    """The last generation of each message concerned, as it is."""
+    """The last generation of each message concerned, as it is; and ``next_post`` and ``revived``, for ``advance``."""
     recalled: DataFrame | None = None
     """All events of the last generation of those that are redriven."""
     answered: DataFrame | None = None
@@ -47,73 +53,105 @@ def find(
     keep: Callable[[DataFrame], DataFrame],
 ) -> Held | None:
     """What of the finished rows a batch of this many events concerns; None if that is too much to go by one."""
+    import pyarrow as pa
     from pyspark.sql import functions as F
 
     from . import transforms
 
     closed = messages.where(F.col("part") != schema.OPEN)
     near = F.broadcast if size <= BROADCAST_EVENTS_MAX else _same
-    causes = transforms.causes(new)
-    answers = closed.where(F.col("cause_key").isNotNull()).select("cause_key", "part", "posted_at")
-    answering = answers.join(near(causes.select("cause_key")), on="cause_key", how="left_semi")
-    answered = _rows(spark, closed, answering.limit(HELD_MAX + 1).collect(), "cause_key")
-    wanted = keep(transforms.strays(new, carried))
-    known = closed.select("key", "part", "posted_at").join(near(wanted.select("key")), on="key", how="left_semi")
-    found = known.limit(HELD_MAX + 1).collect()
+    told_of = transforms.strays(new, carried).select("key", F.lit(True).alias("is_told"))
+    answered = transforms.causes(new).select("cause_key", F.lit(True).alias("is_answered"))
+    found = (
+        closed.select("key", "cause_key", "part", "posted_at")
+        .join(near(told_of), on="key", how="left")
+        .join(near(answered), on="cause_key", how="left")
+        .where("is_told OR is_answered")
+        .limit(HELD_MAX + 1)
+        .toArrow()
+        .to_pylist()
+    )
     if len(found) > HELD_MAX:
         return None
     if not found:
-        return Held(answered=answered)
-    keys = spark.createDataFrame([(row["key"],) for row in found], "key bigint").distinct()
-    told: dict[int, list[tuple[int, str]]] = {}
-    for row in (
-        transforms.told(new)
-        .join(F.broadcast(keys), on="key", how="left_semi")
-        .select("key", "offset", "code")
-        .collect()
-    ):
-        told.setdefault(row["key"], []).append((row["offset"], transforms.EVENTS[row["code"]]))
-    rows = _rows(spark, closed, found, "key")
-    assert rows is not None
-    latest: dict[tuple[int, str], Any] = {}
-    for row in rows.collect():
+        return Held()
+    rows = _rows(closed, found)
+    keys = {row["key"] for row in found if row["is_told"]}
+    causes = {row["cause_key"] for row in found if row["is_answered"]}
+    names = rows.select(["key", "message_id", "generation", "cause_key"]).to_pylist()
+    answers = [place for place, row in enumerate(names) if row["cause_key"] in causes]
+    latest: dict[tuple[int, str], int] = {}
+    for place, row in enumerate(names):
         one = (row["key"], row["message_id"])
-        if one not in latest or latest[one]["generation"] < row["generation"]:
-            latest[one] = row
-    again, revived = [], []
-    for row in latest.values():
-        said = sorted(told.get(row["key"], ()))
-        posts = [place for place, (_, event) in enumerate(said) if event == "posted"]
-        own = [event for _, event in (said[: posts[0]] if posts else said)]
+        if row["key"] in keys and (one not in latest or names[latest[one]]["generation"] < row["generation"]):
+            latest[one] = place
+    told = _told(spark, new, sorted(keys))
+    again, revived, posts, back = [], [], [], []
+    last = rows.take(sorted(latest.values()))
+    shown = [*schema.IDENTITY, "key", "generation", "part", "posted_at", "first_offset", "last_offset"]
+    for row in last.select(shown).to_pylist():
+        said = told.get(row["key"], [])
+        post = next((offset for offset, event in said if event == "posted"), None)
+        own = [event for offset, event in said if post is None or offset < post]
+        posts.append(post)
+        back.append("redriven" in own)
         if own:
             again.append(row)
-        if "redriven" in own:
+        if back[-1]:
             revived.append(row)
-    before = keep(spark.createDataFrame(list(latest.values()), closed.schema))
-    return Held(before, _recalled(spark, events, revived), answered, tuple(again), tuple(revived))
+    before = None
+    if latest:
+        last = last.append_column("next_post", pa.array(posts, pa.int64()))
+        before = spark.createDataFrame(last.append_column("revived", pa.array(back, pa.bool_())))
+    recalled = _recalled(spark, events, revived)
+    return Held(
+        before,
+        None if recalled is None else keep(recalled),
+        spark.createDataFrame(rows.take(answers)) if answers else None,
+        tuple(again),
+        tuple(revived),
+    )
 
 
-def _rows(spark: SparkSession, closed: DataFrame, found: list[Any], by: str) -> DataFrame | None:
-    """The rows of these numbers; by their part and instant only the pages that hold them are read."""
-    from functools import reduce
+def condition(rows: Sequence[Row]) -> str:
+    """SQL for rows by their number; by their part and instant only the pages that hold them are read."""
+    parts = ", ".join(sorted({f"'{row['part']}'" for row in rows}))
+    instants = ", ".join(f"timestamp_micros({at})" for at in sorted({_micros(row["posted_at"]) for row in rows}))
+    keys = ", ".join(str(key) for key in sorted({row["key"] for row in rows}))
+    return f"part IN ({parts}) AND posted_at IN ({instants}) AND key IN ({keys})"
 
-    from pyspark.sql import DataFrame as Frame
+
+def _micros(instant: dt.datetime) -> int:
+    return (instant.astimezone(dt.UTC) - _EPOCH) // dt.timedelta(microseconds=1)
+
+
+def _rows(closed: DataFrame, found: Sequence[Row]) -> pa.Table:
+    """The rows that were found, whole."""
+    import pyarrow as pa
+
+    pieces = [
+        closed.where(condition(found[first : first + TOGETHER])).toArrow() for first in range(0, len(found), TOGETHER)
+    ]
+    return pa.concat_tables(pieces)
+
+
+def _told(spark: SparkSession, new: DataFrame, keys: Sequence[int]) -> dict[int, list[tuple[int, str]]]:
+    """What the batch tells of these messages, by offset."""
+    import pyarrow as pa
     from pyspark.sql import functions as F
 
-    pieces = []
-    for first in range(0, len(found), TOGETHER):
-        some = found[first : first + TOGETHER]
-        pieces.append(
-            closed.where(
-                F.col("part").isin(sorted({row["part"] for row in some}))
-                & F.col("posted_at").isin(sorted({row["posted_at"] for row in some}))
-                & F.col(by).isin(sorted({row[by] for row in some}))
-            )
-        )
-    return reduce(Frame.unionByName, pieces) if pieces else None
+    from . import transforms
+
+    told: dict[int, list[tuple[int, str]]] = {}
+    if keys:
+        wanted = spark.createDataFrame(pa.table({"key": pa.array(keys, pa.int64())}))
+        own = transforms.told(new).join(F.broadcast(wanted), on="key", how="left_semi").select("key", "offset", "code")
+        for row in own.toArrow().sort_by("offset").to_pylist():
+            told.setdefault(row["key"], []).append((row["offset"], transforms.EVENTS[row["code"]]))
+    return told
 
 
-def _recalled(spark: SparkSession, events: DataFrame, revived: list[Any]) -> DataFrame | None:
+def _recalled(spark: SparkSession, events: DataFrame, revived: Sequence[Row]) -> DataFrame | None:
     """All events of these messages in their last generation."""
     from pyspark.sql import functions as F
 
@@ -122,7 +160,7 @@ def _recalled(spark: SparkSession, events: DataFrame, revived: list[Any]) -> Dat
     names = schema.IDENTITY
     bounds = [(*(row[name] for name in names), row["first_offset"], row["last_offset"]) for row in revived]
     ddl = ", ".join(f"{name} string" for name in names) + ", from bigint, to bigint"
-    wanted = F.broadcast(spark.createDataFrame(bounds, ddl))
+    wanted = F.broadcast(local.frame(spark, bounds, ddl))
     inside = F.col("offset").between(
         min(row["first_offset"] for row in revived), max(row["last_offset"] for row in revived)
     )

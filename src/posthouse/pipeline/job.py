@@ -15,10 +15,10 @@ import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import InvalidInput, StoreCorrupt
-from . import bronze, check, held, ledger, offsets, schema
+from . import bronze, check, held, ledger, local, offsets, schema
 from .bronze import REJECTED, File, Journal, Segment
 from .finding import Finding
 from .ledger import APPEND, REBUILD, RECOMPUTE, Ledger, Plan, State
@@ -29,6 +29,8 @@ from .tables import FILES, GOLD, SILVER, STATE_TABLES, Tables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from .transforms import Keep
 
 BATCH_EVENTS = 64_000_000
 """Events of one batch, unless a segment alone has more."""
@@ -76,6 +78,19 @@ class Result:
                 for each in self.findings
             ],
         }
+
+
+class _Made(NamedTuple):
+    """What a batch comes to."""
+
+    tables: dict[str, DataFrame]
+    dirty: Callable[[], list[str]]
+    """Which days the derived tables are behind for, as the state has them."""
+    found: held.Held
+    nodes: list[str] | None
+    """Whose rows are all made anew, and take the place of those that are there."""
+    whole: bool
+    """The tables are replaced."""
 
 
 class Job:
@@ -154,6 +169,7 @@ class Job:
                 place = Journal(journal)
                 listing = place.listing()
                 found += check.verify_files(place, state, listing, self._examine(place, listing.files))
+            self._report(0, None, "comparing tables")
             return [*found, *check.verify_tables(self.tables, state, self.ledger.plan())]
 
     # A run
@@ -171,7 +187,12 @@ class Job:
                     name = f"node={segment.node}/{segment.name}"
                     raise InvalidInput(f"a run was interrupted, and {name} is gone since: put it back, or rebuild")
             self._under_way = self._total = sum(segment.events for segment in plan.new)
-            self._carry_out(plan, journal)
+            if all(self.tables.transaction(name) >= plan.batch for name in ("events", *SILVER)):
+                # Every table has it: only the record lacks it. What it changed is not known any more.
+                self._write_segments(plan)
+                self._conclude(plan, _every_day())
+            else:
+                self._carry_out(plan, journal)
             result.batches += 1
             result.segments += len(plan.new)
             result.events += self._under_way
@@ -261,9 +282,6 @@ class Job:
 
     def _carry_out(self, plan: Plan, journal: Journal | None) -> None:
         """Write a batch into all tables and commit it; what is there already is skipped."""
-        from pyspark.sql import functions as F
-
-        from . import transforms
 
         if plan.new and journal is None:
             raise InvalidInput(f"the lake {self.ledger.place} has an unfinished batch: run it first")
@@ -271,16 +289,35 @@ class Job:
         new = self._new_events(plan, journal, before.known())
         scratch = Scratch(self.ledger)
         scratch.clear()
-        keep = scratch.keep
         self._widen(sum(segment.events for segment in plan.new))
-        self._write_events(plan, new)
+        # As the tables were before anything of the batch was written.
+        past = {} if plan.mode == REBUILD else {name: self.tables.load(name, plan) for name in plan.versions}
+        with ThreadPoolExecutor(max_workers=1) as beside:
+            # The events are written while the other tables are made of them.
+            events = beside.submit(self._write_events, plan, new, past)
+            made = self._make(plan, new, past, scratch.keep)
+            events.result()
+        self._reach("events")
+        self._conclude(plan, self._write(made, plan))
+
+    def _make(
+        self,
+        plan: Plan,
+        new: DataFrame,
+        past: Mapping[str, DataFrame],
+        keep: Keep,
+    ) -> _Made:
+        """What a batch comes to, before anything of it is written. ``past`` are the tables that it starts from."""
+        from pyspark.sql import functions as F
+
+        from . import transforms
+
         mode, found = plan.mode, held.Held()
         nodes: list[str] | None = None
-        if mode == APPEND and "carried" in plan.versions:
-            carried = self.tables.load("carried", plan).drop("batch")
-            history = (self.tables.load("messages", plan), self.tables.load("events", plan))
+        if mode == APPEND and "carried" in past:
+            carried = past["carried"].drop("batch")
             size = sum(segment.events for segment in plan.new)
-            maybe = held.find(self.spark, *history, new, carried, size, keep)
+            maybe = held.find(self.spark, past["messages"], past["events"], new, carried, size, keep)
             if maybe is None:
                 mode = RECOMPUTE
             else:
@@ -289,7 +326,7 @@ class Job:
         elif mode != RECOMPUTE:
             batch = transforms.advance(new, keep=keep)
         if mode == RECOMPUTE:
-            all_of_it = self._unforgotten(self.tables.load("events", plan).drop("day", "batch"), plan.after)
+            all_of_it = self._unforgotten(past["events"].drop("day", "batch"), plan.after)
             if plan.new:
                 # What other nodes wrote is as it was.
                 nodes = sorted({segment.node for segment in plan.new})
@@ -297,33 +334,56 @@ class Job:
             batch = transforms.advance(all_of_it.unionByName(new), keep=keep)
         tables = {name: getattr(batch, name) for name in SILVER}
         old = found.before
-        if mode == RECOMPUTE and "messages" in plan.versions:
-            old = self.tables.load("messages", plan).where(F.col("part") != schema.OPEN)
-            tables["carried"] = self._with_other_nodes(tables["carried"], nodes, plan)
+        if mode == RECOMPUTE and "messages" in past:
+            old = past["messages"].where(F.col("part") != schema.OPEN)
+            if nodes is not None and "carried" in past:
+                others = past["carried"].drop("batch").where(~F.col("node").isin(nodes))
+                tables["carried"] = tables["carried"].unionByName(others)
         tables["messages"] = _revised(tables["messages"], old)
         tables["anomalies"] = tables["anomalies"].unionByName(
             self._file_anomalies(plan.after, tables["anomalies"].schema), allowMissingColumns=True
         )
-        if found.again:
-            tables["anomalies"] = self._unknown(tables["anomalies"], found, plan)
-        whole = mode == REBUILD or (mode == RECOMPUTE and nodes is None)
-        dirty: list[str] = ["*"]
-        if mode == APPEND and "partials" in plan.versions:
-            tables["partials"] = keep(tables["partials"])
-            dirty = transforms.changed(tables["partials"], self.tables.load("partials", plan))
-        for name in SILVER:
-            if found.again and name in ("messages", "attempts", "anomalies"):
-                self._withdraw(name, found, tables[name], plan.batch)
-            anew = whole or name == "carried" or name not in plan.versions
-            instead = None if nodes is None else _of_nodes(nodes, name)
-            self.tables.write(name, tables[name], plan.batch, whole=anew, instead=instead)
-            self._reach(name)
-        self.tables.write("segments", self._segment_rows(plan.after), plan.batch, whole=True)
+        if mode == APPEND and "anomalies" in past:
+            # What is there for good is not told again.
+            known = past["anomalies"].where(~F.col("part").isin(schema.OPEN, FILES)).select("kind", *KEY)
+            tables["anomalies"] = tables["anomalies"].join(known, on=["kind", *KEY], how="left_anti")
+        dirty: Callable[[], list[str]] = _every_day
+        if mode == APPEND and "partials" in past:
+            dirty = functools.partial(transforms.changed, tables["partials"], past["partials"])
+        return _Made(tables, dirty, found, nodes, mode == REBUILD or (mode == RECOMPUTE and nodes is None))
+
+    def _write(self, made: _Made, plan: Plan) -> list[str]:
+        """Write the tables of a batch side by side; which days of the derived tables are behind then."""
+
+        def put(name: str) -> None:
+            if name == "messages" and made.found.again:
+                self._withdraw(made.found, plan.batch)
+            anew = made.whole or name == "carried" or name not in plan.versions
+            instead = None if made.nodes is None else _of_nodes(made.nodes, name)
+            self.tables.write(name, made.tables[name], plan.batch, whole=anew, instead=instead)
+
+        with ThreadPoolExecutor(max_workers=len(SILVER) + 2) as pool:
+            dirty, segments = pool.submit(made.dirty), pool.submit(self._write_segments, plan)
+            doing = {name: pool.submit(put, name) for name in SILVER if name != "attempts"}
+            # What is set for the files of messages would cost a long table much, and the short ones nothing.
+            doing["messages"].result()
+            doing["attempts"] = pool.submit(put, "attempts")
+            for name in SILVER:
+                doing[name].result()
+                self._reach(name)
+            segments.result()
+            return dirty.result()
+
+    def _conclude(self, plan: Plan, dirty: Sequence[str]) -> None:
+        """Record that a batch is in all tables."""
         self._reach("segments")
         behind = {*self.ledger.state().dirty, *dirty}
         self.ledger.commit(replace(plan.after, dirty=tuple(sorted(behind))))
         self._reach("committed")
-        scratch.clear()
+        Scratch(self.ledger).clear()
+
+    def _write_segments(self, plan: Plan) -> None:
+        self.tables.write("segments", self._segment_rows(plan.after), plan.batch, whole=True)
 
     def _new_events(self, plan: Plan, journal: Journal | None, known: Mapping[str, Ranges]) -> DataFrame:
         urls = [journal.url(segment.node, segment.name) for segment in plan.new] if journal else []
@@ -337,16 +397,15 @@ class Job:
 
         return events.where(~F.col("mailbox").isin(list(state.forgotten))) if state.forgotten else events
 
-    def _write_events(self, plan: Plan, new: DataFrame) -> None:
+    def _write_events(self, plan: Plan, new: DataFrame, past: Mapping[str, DataFrame]) -> None:
         from pyspark.sql import functions as F
 
         rows = new.withColumn("day", F.to_date("at"))
         forgets = plan.mode == RECOMPUTE and not plan.new
         if forgets:
-            rows = self._unforgotten(self.tables.load("events", plan).drop("batch"), plan.after)
+            rows = self._unforgotten(past["events"].drop("batch"), plan.after)
         whole = plan.mode == REBUILD or forgets or "events" not in plan.versions
         self.tables.write("events", rows, plan.batch, whole=whole, append=not whole)
-        self._reach("events")
 
     def _file_anomalies(self, state: State, like: Any) -> DataFrame:
         from pyspark.sql import functions as F
@@ -356,7 +415,7 @@ class Job:
             "part string, kind string, node string, desk string, mailbox string, sender string, message_id string,"
             " at bigint, offsets array<bigint>, detail string"
         )
-        found = self.spark.createDataFrame(rows, ddl).withColumn("at", F.timestamp_micros("at"))
+        found = local.frame(self.spark, rows, ddl).withColumn("at", F.timestamp_micros("at"))
         for column in like.fields:
             if column.name not in found.columns:
                 found = found.withColumn(column.name, F.lit(None).cast(column.dataType))
@@ -385,7 +444,7 @@ class Job:
             "node string, name string, first bigint, last bigint, events bigint, ranges array<bigint>, prev string,"
             " chain string, first_at bigint, last_at bigint, state string, faults array<string>, size_bytes bigint"
         )
-        return self.spark.createDataFrame(rows, ddl).selectExpr(
+        return local.frame(self.spark, rows, ddl).selectExpr(
             *(
                 f"timestamp_micros({name}) AS {name}" if name.endswith("_at") else name
                 for name in schema.SEGMENTS.names
@@ -399,53 +458,13 @@ class Job:
         if wanted > int(self.spark.conf.get("spark.sql.shuffle.partitions", "200") or 0):
             self.spark.conf.set("spark.sql.shuffle.partitions", str(wanted))
 
-    def _with_other_nodes(self, carried: DataFrame, nodes: list[str] | None, plan: Plan) -> DataFrame:
-        from pyspark.sql import functions as F
-
-        if nodes is None or "carried" not in plan.versions:
-            return carried
-        return carried.unionByName(self.tables.load("carried", plan).drop("batch").where(~F.col("node").isin(nodes)))
-
-    def _unknown(self, findings: DataFrame, found: held.Held, plan: Plan) -> DataFrame:
-        """Findings without those that are there already of messages that were finished before."""
-        from pyspark.sql import functions as F
-
-        back = {row["key"] for row in found.revived}
-        ids = sorted({row["message_id"] for row in found.again if row["key"] not in back})
-        if not ids or "anomalies" not in plan.versions:
-            return findings
-        there = self.tables.load("anomalies", plan).where(
-            (F.col("part") != schema.OPEN) & (F.col("part") != FILES) & F.col("message_id").isin(ids)
-        )
-        return findings.join(F.broadcast(there.select("kind", *KEY)), on=["kind", *KEY], how="left_anti")
-
-    def _withdraw(self, name: str, found: held.Held, rows: DataFrame, batch: int) -> None:
+    def _withdraw(self, found: held.Held, batch: int) -> None:
         """Take out the finished rows that come again. Done twice it finds nothing: those of the batch stay."""
-        if name == "messages":
-            by: dict[int, list[str]] = {}
-            for row in found.again:
-                by.setdefault(row["generation"], []).append(str(row["key"]))
-            parts = ", ".join(f"'{part}'" for part in sorted({row["part"] for row in found.again}))
-            same = " OR ".join(f"(generation = {n} AND key IN ({', '.join(keys)}))" for n, keys in by.items())
-            self.spark.sql(
-                f"DELETE FROM {self.tables.named(name)} WHERE part IN ({parts}) AND batch < {batch} AND ({same})"
-            ).collect()
-            return
-        if not found.revived:
-            return
-        # Earlier generations stay as they are.
-        on = [*KEY, "generation"]
-        ddl = ", ".join(f"{column} string" for column in KEY) + ", generation int"
-        keys = self.spark.createDataFrame([tuple(row[column] for column in on) for row in found.revived], ddl)
-        if name == "anomalies":
-            on = [*KEY, "kind"]
-            keys = rows.join(keys, on=list(KEY), how="left_semi").select(*on).distinct()
-        keys.createOrReplaceTempView("posthouse_again")
-        matches = " AND ".join(f"t.{column} = s.{column}" for column in on)
-        self.spark.sql(
-            f"MERGE INTO {self.tables.named(name)} t USING posthouse_again s"
-            f" ON {matches} AND t.batch < {batch} AND t.part <> '{schema.OPEN}' WHEN MATCHED THEN DELETE"
-        ).collect()
+        by: dict[int, list[Any]] = {}
+        for row in found.again:
+            by.setdefault(row["generation"], []).append(row)
+        same = " OR ".join(f"(generation = {n} AND {held.condition(own)})" for n, own in by.items())
+        self.spark.sql(f"DELETE FROM {self.tables.named('messages')} WHERE batch < {batch} AND ({same})").collect()
 
     # Derived tables
 
@@ -458,9 +477,11 @@ class Job:
             self._stage("done")
             return
         partials = self.tables.load("partials").drop("batch")
-        for name in GOLD:
-            self._derive_one(name, partials, state)
-            self._stage(name)
+        with ThreadPoolExecutor(max_workers=len(GOLD)) as pool:
+            doing = {name: pool.submit(self._derive_one, name, partials, state) for name in GOLD}
+            for name, each in doing.items():
+                each.result()
+                self._stage(name)
         open_sums = self.tables.load("books").where(
             F.col("posted")
             != F.col("delivered")
@@ -530,6 +551,10 @@ class Job:
         plan = self.ledger.plan()
         if plan is not None and plan.batch > self.ledger.state().batch:
             raise InvalidInput(f"a run of the lake {self.ledger.place} was interrupted: run it before you {doing}")
+
+
+def _every_day() -> list[str]:
+    return ["*"]
 
 
 def _prepared(spark: SparkSession) -> SparkSession:

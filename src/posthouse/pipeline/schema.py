@@ -163,6 +163,9 @@ MESSAGES = Table(
         Column("key", "bigint", "A number made of what names the message, by which its row is found."),
         Column("commit", "bigint", "The offset of the first event of the commit that posted it."),
         Column("finished_offset", "bigint", "The offset of its outcome; null while it is open or uncertain."),
+        Column(
+            "delivered_offset", "bigint", "The offset of the first `delivered` of its last life, counted or not."
+        ),
         Column("first_offset", "bigint", "The offset of its first event."),
         Column("last_offset", "bigint", "The offset of its last event."),
         Column("duplicates", "int", "Posts of it that were repeats."),
@@ -288,9 +291,9 @@ DEPTH = Table(
         Column("mailbox", "string", "The mailbox, empty for the whole desk."),
         Column("posted", "bigint", "Posted in that hour."),
         Column("finished", "bigint", "Finished in that hour."),
-        Column("depth_max", "bigint", "The most messages that were unfinished at one time."),
+        Column("depth_max", "bigint", "The most messages that waited or were in flight at one time."),
         Column("depth_end", "bigint", "Messages unfinished at its end."),
-        Column("at_cap", "bigint", "µs for which the mailbox was as full as its desk allows."),
+        Column("at_cap", "bigint", "µs for which the mailbox was as full as its desk allows; of a desk, their sum."),
         Column("refused", "bigint", "Posts refused because it was full."),
     ),
     ("day",),

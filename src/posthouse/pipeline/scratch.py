@@ -1,11 +1,15 @@
 """Scratch: what several tables of a batch are made of, written once and read back.
 
 In: DataFrames. Out: the same rows as a DataFrame that begins at a file, so that plans stay small whatever came before.
-It lies beside the tables, is emptied before and after each batch, and nothing in it outlives one.
+It lies beside the tables, is emptied before and after each batch, and nothing in it outlives one. Each batch has its
+own folder: what a killed process left at work on a server may still write to another.
 """
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import uuid
 from typing import TYPE_CHECKING
 
 from . import bronze
@@ -22,18 +26,25 @@ class Scratch:
 
     def __init__(self, ledger: Ledger) -> None:
         self._place = ledger.table(FOLDER)
-        self._count = 0
+        self._own = uuid.uuid4().hex
+        self._numbers = itertools.count(1)
+        self._paths: dict[int, tuple[DataFrame, str]] = {}
 
-    def keep(self, frame: DataFrame) -> DataFrame:
-        """The same rows, computed now and once."""
-        self._count += 1
-        path = f"{self._place}/{self._count}"
+    def keep(self, frame: DataFrame, beside: DataFrame | None = None) -> DataFrame:
+        """The same rows, computed now and once. Of two frames that were kept, the rows of both as one table."""
+        read = frame.sparkSession.read.schema(frame.schema)
+        if beside is not None:
+            return read.parquet(*(self._paths[id(each)][1] for each in (frame, beside)))
+        path = f"{self._place}/{self._own}/{next(self._numbers)}"
         frame.write.mode("overwrite").parquet(path)
-        return frame.sparkSession.read.schema(frame.schema).parquet(path)
+        kept = read.parquet(path)
+        self._paths[id(kept)] = kept, path
+        return kept
 
     def clear(self) -> None:
         """Remove all that was kept."""
         system, root = bronze.open_place(self._place)
         if system.get_file_info(root).type != bronze.arrow_fs().FileType.NotFound:
-            system.delete_dir(root)
-        self._count = 0
+            # What is being written to by one who was killed is left for the next time.
+            with contextlib.suppress(OSError):
+                system.delete_dir(root)

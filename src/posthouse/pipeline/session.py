@@ -30,6 +30,8 @@ PLANS = {
     # Nobody reads descriptions of plans, and they are made again and again.
     "spark.sql.ui.explainMode": "simple",
     "spark.sql.maxPlanStringLength": "1000",
+    # Journals are in order of time: a task writes few days, and need not sort its rows by day first.
+    "spark.sql.maxConcurrentOutputFileWriters": "32",
 }
 """How the transforms' plans are made; a job sets these in any session."""
 
@@ -59,13 +61,19 @@ def defaults(settings: Settings) -> dict[str, str]:
         **PLANS,
         "spark.sql.shuffle.partitions": str(cores if master.startswith("local") else max(8, 4 * cores)),
         "spark.sql.codegen.aggregate.map.twolevel.enabled": "false",
+        # A batch has more stages than Spark remembers the code of; and equal stages shall be equal code.
+        "spark.sql.codegen.cache.maxEntries": "4000",
+        "spark.sql.codegen.useIdInClassName": "false",
         "spark.databricks.delta.snapshotPartitions": "2",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }
     if master.startswith("local"):
         found["spark.driver.memory"] = f"{settings.memory_mb or memory_mb()}m"
-        found["spark.driver.extraJavaOptions"] = "-XX:+UseParallelGC"
+        # Java leaves large methods uncompiled, and Spark makes some that run for every row.
+        found["spark.driver.extraJavaOptions"] = (
+            "-XX:+UseParallelGC -XX:-DontCompileHugeMethods -XX:ReservedCodeCacheSize=512m"
+        )
         found["spark.driver.host"] = found["spark.driver.bindAddress"] = "127.0.0.1"
     elif settings.memory_mb:
         found["spark.driver.memory"] = f"{settings.memory_mb}m"

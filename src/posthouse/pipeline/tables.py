@@ -6,14 +6,15 @@ txnVersion), so a table takes each batch once. What the rows mean is not known h
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from . import schema
 from .ledger import Ledger, Plan
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
 APP_ID = "posthouse-books"
 FILES = "files"
@@ -77,11 +78,11 @@ class Tables:
         """
         from pyspark.sql import functions as F
 
-        if stamped:
-            rows = rows.withColumn("batch", F.lit(batch).cast("bigint"))
         if name in SORTED:
             rows = rows.sortWithinPartitions("part", SORTED[name])
-        self._index_ids(name)
+        if stamped:
+            # Last, so that the code that Spark makes of the rest is the same for every batch.
+            rows = rows.withColumn("batch", F.lit(batch).cast("bigint"))
         writer = (
             rows.write.format("delta")
             .mode("append" if append else "overwrite")
@@ -101,14 +102,30 @@ class Tables:
         elif not append:
             parts = f"part IN ('{schema.OPEN}', '{FILES}')" if name == "anomalies" else f"part = '{schema.OPEN}'"
             writer = writer.option("replaceWhere", instead or parts)
-        writer.save(self._ledger.table(name))
+        with self._indexed(name):
+            self._save(writer, name, batch)
 
-    def _index_ids(self, name: str) -> None:
-        """Whether what is written next gets Bloom filters of its ids. Delta hands no such option on, a session does."""
-        for option, value in BLOOM.items():
-            if name == "messages":
-                self._spark().conf.set(option, value)
-            else:
+    def _save(self, writer: DataFrameWriter, name: str, batch: int) -> None:
+        """Write, unless another came first: what a killed process left at work on a server may end after it."""
+        from pyspark.errors import PySparkException
+
+        try:
+            writer.save(self._ledger.table(name))
+        except PySparkException:
+            if self.transaction(name) < batch:
+                raise
+
+    @contextlib.contextmanager
+    def _indexed(self, name: str) -> Iterator[None]:
+        """What is written of messages meanwhile gets Bloom filters of its ids: Delta hands no such option on, a session
+        does. No other table is written at that time."""
+        options = BLOOM if name == "messages" else {}
+        for option, value in options.items():
+            self._spark().conf.set(option, value)
+        try:
+            yield
+        finally:
+            for option in options:
                 self._spark().conf.unset(option)
 
     def names(self) -> list[str]:
@@ -131,8 +148,8 @@ class Tables:
 
     def optimize(self, name: str) -> dict[str, int]:
         """Join a table's small files; how many became how many."""
-        self._index_ids(name)
-        row = self._spark().sql(f"OPTIMIZE {self.named(name)}").collect()[0]
+        with self._indexed(name):
+            row = self._spark().sql(f"OPTIMIZE {self.named(name)}").collect()[0]
         metrics = row["metrics"]
         return {"files_added": metrics["numFilesAdded"], "files_removed": metrics["numFilesRemoved"]}
 

@@ -13,14 +13,16 @@ their node. What is unfinished is carried as *events*, so that there is one way 
     events      columns of the contract (``journal.schema``), each (node, offset) once
     carried     None in the first batch
     strays(events, carried)  messages of which finished rows may be there (``key`` is the column of that name): give
-                the last generation of each as ``before``. It comes out again where more is told of it, and takes the
-                place of the old one; its outcome stays. What is not found and not posted is an orphan, and stays in
-                the open set until its post comes.
+                the last generation of each as ``before``, with where these events post the next one (``next_post``,
+                an offset or null) and whether they redrive it (``revived``). It comes out again where more is told
+                of it, and takes the place of the old one; its outcome stays. What is not found and not posted is an
+                orphan, and stays in the open set until its post comes.
     revived(events)  of these, the ones that are redriven: give all events of their last generation as ``recalled``.
                 Their finished rows are replaced by unfinished ones, and their attempts come again.
     causes(events)  what new posts answer: where finished rows of `messages` have the same ``cause_key``, give them as
                 ``answered`` (only answered_twice looks at them).
-    keep        called with the frames that several others are made of, so that a job can persist them.
+    keep        called with the frames that several others are made of, so that a job can persist them; by several
+                threads.
 
 Events that arrive behind later ones of their node (a late segment) change what is around them: give all events of
 that node again to ``advance`` with nothing carried, and replace the node's rows. The result is the same, row for
@@ -47,7 +49,7 @@ How the definitions are read where they leave room:
   no drain time.
 """
 
-from .batch import Batch, advance, causes, revived, strays
+from .batch import Batch, Keep, advance, causes, revived, strays
 from .gold import (
     AGAIN_DAYS,
     REACH_DAYS,
@@ -67,6 +69,7 @@ __all__ = [
     "EVENTS",
     "REACH_DAYS",
     "Batch",
+    "Keep",
     "advance",
     "availability",
     "books",

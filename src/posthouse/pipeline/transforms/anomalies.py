@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import reduce
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from .lane import MESSAGE
@@ -77,11 +77,14 @@ def of_steps(steps: DataFrame, rows: DataFrame) -> DataFrame:
 
 def of_finished(late: DataFrame, before: DataFrame) -> DataFrame:
     """The same for messages that were finished in an earlier batch. ``before`` are rows of messages, ``late`` told."""
-    held = before.select("key", *KEY, "part", "outcome", "finished_offset", "generation")
-    twice = is_("delivered") & (F.col("outcome") == "delivered")
+    held = before.select("key", *KEY, "part", "outcome", "finished_offset", "delivered_offset", "generation")
+    # Finished otherwise, it may have been delivered since: in an earlier batch, or in this one.
+    now = F.min(F.when(is_("delivered"), F.col("offset"))).over(Window.partitionBy("key", "message_id"))
+    twice = is_("delivered") & (F.col("offset") > F.coalesce("delivered_offset", "delivered_now"))
     kind = F.when(twice, F.lit("delivered_twice")).otherwise(F.lit("settled_after_finished"))
     return (
         late.drop("generation")
+        .withColumn("delivered_now", now)
         .join(held, on=["key", *KEY], how="inner")
         .groupBy("part", *KEY, "outcome", "finished_offset", kind.alias("kind"))
         .agg(F.min(F.struct("offset", "ts")).alias("f"))
@@ -100,8 +103,13 @@ def _how_finished(kind: Column, outcome: Column) -> Column:
     return F.when(kind == "settled_after_finished", F.concat(F.lit("finished as "), outcome))
 
 
-def of_lanes(entries: DataFrame, overtaken: DataFrame, rows: DataFrame, edges: DataFrame) -> DataFrame:
-    """Numbers that are missing, and messages that were overtaken. ``edges`` are (node, edge): what is above is new."""
+def of_lanes(
+    entries: DataFrame, overtaken: DataFrame, rows: DataFrame, edges: DataFrame, before: DataFrame | None
+) -> DataFrame:
+    """Numbers that are missing, and messages that were overtaken. ``edges`` are (node, edge): what is above is new.
+
+    ``before`` are the rows of finished messages of which numbers may be told, too.
+    """
     gaps = entries.where(F.col("lane_seq") > F.col("seq_before") + 1)
     missing = F.concat(
         F.lit("lane_seq "),
@@ -112,6 +120,14 @@ def of_lanes(entries: DataFrame, overtaken: DataFrame, rows: DataFrame, edges: D
     named = rows.select(
         *MESSAGE, "node", "desk", "mailbox", "sender", part().alias("part"), "posted_offset", "posted", "first_at"
     )
+    if before is not None:
+        posted = F.unix_micros("posted_at")
+        named = named.unionByName(
+            before.where("NOT revived").select(
+                *MESSAGE, "node", "desk", "mailbox", "sender", "part", F.col("first_offset").alias("posted_offset"),
+                posted.alias("posted"), posted.alias("first_at"),
+            )
+        )  # fmt: skip
     gap = (
         gaps.select(*MESSAGE, F.col("lane_seq").alias("s"), "seq_before", "offset")
         .join(named, on=list(MESSAGE), how="inner")

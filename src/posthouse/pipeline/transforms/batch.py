@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
-from typing import NamedTuple
+from itertools import pairwise
+from typing import Any, NamedTuple, Protocol
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from . import anomalies, lane, life, partials, silver, step, wait
+from .. import local
+from . import anomalies, fullness, lane, life, partials, silver, step, wait
 from .carry import carry
 from .context import CONTEXT_EVENTS, changes, connections, openings, pauses
 from .lane import MESSAGE
-from .told import KEY, LANE, box_of, is_, key_of, told
+from .told import BOX, KEY, LANE, NEVER, box_of, is_, key_of, told
 
-_POLICIES = "struct<policies:map<string,struct<quiet_s:double,quiet_max_s:double,capacity:bigint>>>"
 _CONTEXT = ("node", "offset", "at", "event", "desk", "mailbox", "lane", "holder", "reason", "detail")
 
 
@@ -41,8 +43,15 @@ class _Sources(NamedTuple):
     memo: DataFrame | None
 
 
-def _same(frame: DataFrame) -> DataFrame:
-    return frame
+class Keep(Protocol):
+    """Computes rows once, where several other frames are made of them."""
+
+    def __call__(self, frame: DataFrame, beside: DataFrame | None = None) -> DataFrame:
+        """The same rows; with those of another frame of the same columns, where both were kept before."""
+
+
+def _same(frame: DataFrame, beside: DataFrame | None = None) -> DataFrame:
+    return frame if beside is None else frame.unionByName(beside)
 
 
 def advance(
@@ -51,20 +60,22 @@ def advance(
     recalled: DataFrame | None = None,
     before: DataFrame | None = None,
     answered: DataFrame | None = None,
-    keep: Callable[[DataFrame], DataFrame] = _same,
+    keep: Keep = _same,
 ) -> Batch:
     """The rows that these events make or change, and what the next batch needs of them.
 
     ``keep`` is called with the frames from which several others are made: a job persists them there.
     """
-    nodes = keep(_nodes(events, carried))
+    going, late, memos = _sources(events, carried, recalled, before)
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        # These do not wait for each other.
+        known = pool.submit(lambda: _known(_nodes(events, carried)))
+        around = pool.submit(lambda: keep(_context(events, carried)))
+        memo = None if memos is None else keep(memos)
+        lives = life.plain_rows(life.grouped(going))
+        made = keep(lives if memo is None else _with_memo(lives, memo))
+        (nodes, quiet, caps), context = known.result(), around.result()
     edges = nodes.select("node", "edge")
-    context = keep(_context(events, carried))
-    going, late, memo = _sources(events, carried, recalled, before)
-
-    made = keep(life.plain_rows(life.grouped(going)))
-    if memo is not None:
-        made = _with_memo(made, memo)
     # What is not plain is gone through step by step; what is unfinished is carried on.
     wanted = made.where("NOT plain OR state <> 3").select("key", "message_id", "plain")
     near = F.broadcast(wanted) if wanted.count() <= BROADCAST_MAX else wanted
@@ -73,56 +84,90 @@ def advance(
     odd = odd.withColumn("base", F.lit(0)) if memo is None else _based(odd, memo)
     steps = keep(step.steps(odd))
     others = keep(step.rows(steps))
-    plain = made.where("plain").select(*life.ROW)
-    rows = plain.unionByName(others)
+    rows = keep(made, others).where("generation IS NOT NULL")
 
-    marks = _marks(events, carried)
-    entries = keep(lane.entries(rows, steps, marks))
-    links, stops = connections(context), pauses(context)
-    asked, quiet = wait.stretches(rows, steps, entries), _quiet(context)
-    if quiet.isEmpty():
+    marks, links, stops = _marks(events, carried), connections(context), pauses(context)
+    numbers = None if late is None or before is None else _numbers(late, before, marks)
+    opened = openings(context, None if carried is None else carried.where(F.col("role") == "opening"))
+
+    moved = fullness.moves(rows, steps)
+    line = None if caps is None else fullness.levels(moved, edges, caps, _stood(events, carried))
+
+    def sums() -> DataFrame:
+        silent = some.where(is_("duplicate", "refused"))
+        pieces = [partials.of_messages(rows), partials.levels(rows), partials.of_connections(links, nodes)]
+        if late is not None and before is not None:
+            if recalled is not None:
+                pieces.append(partials.taken_off(before.where("revived")))
+            silent = silent.select(*late.columns).unionByName(late.where(is_("duplicate", "refused")))
+        pieces += [partials.of_events(rows, steps, silent, edges), partials.of_depth(moved, edges, line)]
+        return keep(reduce(DataFrame.unionByName, pieces).select(*partials.PARTIALS))
+
+    def messages(waits: DataFrame) -> DataFrame:
+        full = [silver.messages(rows, waits), silver.refusals(some, others)]
+        if late is not None and before is not None:
+            full.append(_amended(before.where("NOT revived"), late))
+        return reduce(DataFrame.unionByName, full)
+
+    def findings(over: DataFrame) -> DataFrame:
+        found = [
+            anomalies.of_messages(rows, nodes.select("node", "last_at")),
+            anomalies.of_steps(steps, others),
+            anomalies.of_lanes(entries, over, rows, edges, None if numbers is None else before),
+            anomalies.answered_twice(_answers(rows, answered, edges)),
+        ]
+        if late is not None and before is not None:
+            said = late.where(~is_("duplicate", "refused"))
+            found.append(anomalies.of_finished(said, before.where("NOT revived")))
+        return anomalies.together(*found)
+
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        # Making a plan takes as long as a small batch does: plans are made side by side, too.
+        summed = pool.submit(sums)
+        entries = keep(lane.entries(rows, steps, marks, numbers))
+        overtaken = pool.submit(lambda: keep(_overtaken(entries, rows, steps, late, memo)))
+        waits = keep(_waits(rows, steps, entries, quiet, memo, changes(links, stops), opened))
+        over = overtaken.result()
+        found = pool.submit(findings, over)
+        full = None if line is None else fullness.standing(line)
+        known_marks = marks if numbers is None else marks.unionByName(_as_marks(numbers))
+        next_open = pool.submit(carry, rows, some, context, links, stops, opened, nodes, over, memo, known_marks, full)
+        return Batch(
+            messages(waits),
+            silver.attempts(rows, steps if memo is None else _not_told(steps, memo)),
+            found.result(),
+            summed.result(),
+            next_open.result(),
+        )
+
+
+def _waits(
+    rows: DataFrame,
+    steps: DataFrame,
+    entries: DataFrame,
+    quiet: DataFrame | None,
+    memo: DataFrame | None,
+    moments: DataFrame,
+    opened: DataFrame,
+) -> DataFrame:
+    """What the messages that are closed waited for. ``moments`` are those at which mailboxes change."""
+    asked = wait.stretches(rows, steps, entries)
+    if quiet is None:
         asked = asked.withColumn("quiet_until", F.lit(None).cast("bigint"))
     else:
         asked = asked.join(lane.quiet_until(rows, quiet), on=list(MESSAGE), how="left")
     if memo is not None:
         asked = _remembered(asked, memo)
-    opened = openings(context, None if carried is None else carried.where(F.col("role") == "opening"))
-    waits = wait.spent(asked, changes(links, stops), opened.select("node", "desk", F.unix_micros("at").alias("opened")))
-    if memo is not None:
-        waits = _add_memo(waits, memo)
-    waits = keep(waits)
+    found = wait.spent(asked, moments, opened.select("node", "desk", F.unix_micros("at").alias("opened")))
+    return found if memo is None else _add_memo(found, memo)
 
-    again = None if recalled is None else recalled.select(key_of().alias("key")).distinct()
-    silent = some.where(is_("duplicate", "refused"))
-    over = lane.overtaken(entries, rows, steps, None if late is None else _takes(late))
-    if memo is not None:
-        over = _first_of(over, memo)
-    over = keep(over)
-    found = [
-        anomalies.of_messages(rows, nodes.select("node", "last_at")),
-        anomalies.of_steps(steps, others),
-        anomalies.of_lanes(entries, over, rows, edges),
-        anomalies.answered_twice(_answers(rows, answered, edges)),
-    ]
-    full = [silver.messages(rows, waits), silver.refusals(some, others)]
-    pieces = [partials.of_messages(rows), partials.levels(rows), partials.of_connections(links, nodes)]
-    if late is not None and before is not None:
-        amended = _latest_of(before)
-        if again is not None:
-            revived = amended.join(F.broadcast(again), on="key", how="left_semi")
-            pieces.append(partials.taken_off(revived))
-            amended = amended.join(F.broadcast(again), on="key", how="left_anti")
-        full.append(_amended(amended, late))
-        found.append(anomalies.of_finished(late.where(~is_("duplicate", "refused")), amended))
-        silent = silent.select(*late.columns).unionByName(late.where(is_("duplicate", "refused")))
-    pieces.append(partials.of_events(rows, steps, silent, edges))
-    return Batch(
-        reduce(DataFrame.unionByName, full),
-        silver.attempts(rows, steps),
-        anomalies.together(*found),
-        reduce(DataFrame.unionByName, pieces).select(*partials.PARTIALS),
-        carry(rows, some, context, links, stops, opened, nodes, over, memo, marks),
-    )
+
+def _overtaken(
+    entries: DataFrame, rows: DataFrame, steps: DataFrame, late: DataFrame | None, memo: DataFrame | None
+) -> DataFrame:
+    """Who was overtaken, in this batch or before."""
+    found = lane.overtaken(entries, rows, steps, None if late is None else _takes(late))
+    return found if memo is None else _first_of(found, memo)
 
 
 def strays(events: DataFrame, carried: DataFrame | None = None) -> DataFrame:
@@ -156,29 +201,22 @@ def causes(events: DataFrame) -> DataFrame:
 
 
 def _sources(
-    events: DataFrame, carried: DataFrame | None, recalled: DataFrame | None, before: DataFrame | None
+    events: DataFrame,
+    carried: DataFrame | None,
+    recalled: DataFrame | None,
+    before: DataFrame | None,
 ) -> _Sources:
     new = told(events)
     memos: list[DataFrame] = []
     parts: list[DataFrame] = []
     late = None
     if before is not None:
-        last = _latest_of(before).select("key", "message_id", F.col("generation").alias("had"))
-        firsts = (
-            new.where(is_("posted")).groupBy("key", "message_id").agg(F.min("offset").alias("from")).alias("firsts")
-        )
-        known = last.join(F.broadcast(firsts), on=["key", "message_id"], how="left")
-        if recalled is not None:
-            back = recalled.select(key_of().alias("key"), F.lit(True).alias("back")).distinct()
-            known = known.join(F.broadcast(back), on="key", how="left")
-        else:
-            known = known.withColumn("back", F.lit(False))
-        placed = new.join(F.broadcast(known), on=["key", "message_id"], how="left")
-        is_late = F.col("had").isNotNull() & ~F.coalesce("back", F.lit(False))
-        is_late = is_late & (F.col("offset") < F.coalesce("from", F.col("offset") + 1))
+        known = F.broadcast(before.where("NOT revived").select("key", "message_id", "next_post", F.lit(1).alias("had")))
+        placed = new.join(known, on=["key", "message_id"], how="left")
+        is_late = F.col("had").isNotNull() & (F.col("offset") < F.coalesce("next_post", F.col("offset") + 1))
         late = placed.where(is_late).select(*new.columns)
         new = placed.where(~is_late).select(*new.columns)
-        memos.append(_memos_of(before, known))
+        memos.append(_memos_of(before))
     parts.append(new)
     if carried is not None:
         own = carried.where(F.col("role") == "message")
@@ -193,15 +231,14 @@ def _sources(
 _MEMO = ("key", "message_id", "base", "memo_freed", "memo_overtaken", "memo_waits", "memo_offset")
 
 
-def _memos_of(before: DataFrame, known: DataFrame) -> DataFrame:
+def _memos_of(before: DataFrame) -> DataFrame:
     """What finished rows leave to their successors; to those that go on themselves, what they waited for so far."""
-    back = F.coalesce("back", F.lit(False))
-    own = _latest_of(before).drop("generation").join(known, on=["key", "message_id"], how="inner")
+    back = F.col("revived")
     spent = F.array(*(F.col(f"wait_{name}").cast("bigint") for name in wait.CAUSES))
-    return own.select(
+    return before.select(
         "key",
         "message_id",
-        (F.col("had") - back.cast("int")).alias("base"),
+        (F.col("generation") - back.cast("int")).alias("base"),
         F.lit(None).cast("bigint").alias("memo_freed"),
         F.lit(None).cast("array<bigint>").alias("memo_overtaken"),
         F.when(back, spent).alias("memo_waits"),
@@ -254,6 +291,13 @@ def _add_memo(waits: DataFrame, memo: DataFrame) -> DataFrame:
     return waits.unionByName(known).groupBy(*MESSAGE).agg(*sums)
 
 
+def _not_told(steps: DataFrame, memo: DataFrame) -> DataFrame:
+    """Steps without those of messages that live again, up to where they were finished before: those are in the lake."""
+    own = _first_generation(memo).where(F.col("memo_offset").isNotNull()).select(*MESSAGE, "memo_offset")
+    joined = steps.join(F.broadcast(own), on=list(MESSAGE), how="left")
+    return joined.where(F.col("memo_offset").isNull() | (F.col("offset") > F.col("memo_offset"))).drop("memo_offset")
+
+
 def _first_of(over: DataFrame, memo: DataFrame) -> DataFrame:
     """Whoever was overtaken before, was so first."""
     known = _first_generation(memo).where(F.col("memo_overtaken").isNotNull())
@@ -266,20 +310,29 @@ def _first_of(over: DataFrame, memo: DataFrame) -> DataFrame:
 
 
 def _nodes(events: DataFrame, carried: DataFrame | None) -> DataFrame:
-    """(node, edge, horizon, last_at, first_at, reached_before, reached): offsets and instants (µs), then and now."""
+    """(node, edge, horizon, last_at, first_at, reached_before, reached, policies, starts): offsets and µs.
+
+    ``starts`` are the offsets at which the node started, with what it said then; ``policies`` is what it said last.
+    """
     at = F.unix_micros("at")
+    started = F.when(F.col("event") == "started", F.struct("offset", "detail"))
     now = events.groupBy("node").agg(
-        F.max(F.struct("offset", at.alias("at"))).alias("last"), F.min(at).alias("first_at"), F.max(at).alias("reached")
+        F.max(F.struct("offset", at.alias("at"))).alias("last"),
+        F.min(at).alias("first_at"),
+        F.max(at).alias("reached"),
+        F.max(started)["detail"].alias("policies"),
+        F.collect_list(started).alias("starts"),
     )
     nothing = F.lit(0).cast("bigint")
     if carried is None:
         return now.select(
             "node", nothing.alias("edge"), F.col("last.offset").alias("horizon"), F.col("last.at").alias("last_at"),
-            "first_at", F.col("first_at").alias("reached_before"), "reached",
+            "first_at", F.col("first_at").alias("reached_before"), "reached", "policies",
+            "starts",
         )  # fmt: skip
     then = carried.where(F.col("role") == "node").select(
         "node", F.col("offset").alias("edge"), at.alias("old_at"), F.unix_micros("due_at").alias("reached_before"),
-        F.unix_micros("expires_at").alias("old_first"),
+        F.unix_micros("expires_at").alias("old_first"), F.col("detail").alias("old_policies"),
     )  # fmt: skip
     return now.join(then, on="node", how="full").select(
         "node",
@@ -289,6 +342,12 @@ def _nodes(events: DataFrame, carried: DataFrame | None) -> DataFrame:
         F.least("first_at", "old_first").alias("first_at"),
         F.coalesce("reached_before", "first_at").alias("reached_before"),
         F.greatest("reached", "reached_before").alias("reached"),
+        F.coalesce("policies", "old_policies").alias("policies"),
+        # What held before these events, and what since.
+        F.concat(
+            F.array(F.struct(F.lit(0).cast("bigint").alias("offset"), F.col("old_policies").alias("detail"))),
+            F.coalesce("starts", F.array().cast("array<struct<offset:bigint,detail:string>>")),
+        ).alias("starts"),
     )
 
 
@@ -306,48 +365,98 @@ def _marks(events: DataFrame, carried: DataFrame | None) -> DataFrame:
     return known.select(*LANE, box_of().alias("box"), "lane_seq", freed.alias("freed"), "offset")
 
 
-def _quiet(context: DataFrame) -> DataFrame:
+class _Known(NamedTuple):
+    """What is known by value, since nearly every plan needs it."""
+
+    nodes: DataFrame
+    quiet: DataFrame | None
     """(node, desk, quiet_us, quiet_max_us) of desks that wait for quiet, by the node's last `started`."""
-    started = context.where(F.col("event") == "started").groupBy("node").agg(F.max_by("detail", "offset").alias("d"))
-    return (
-        started.select("node", F.explode(F.from_json("d", _POLICIES)["policies"]).alias("desk", "policy"))
-        .where(F.col("policy.quiet_s") > 0)
-        .select(
-            "node",
-            "desk",
-            (F.col("policy.quiet_s") * 1e6).cast("bigint").alias("quiet_us"),
-            (F.col("policy.quiet_max_s") * 1e6).cast("bigint").alias("quiet_max_us"),
-        )
+    caps: DataFrame | None
+    """What desks allow, as ``fullness`` has it: each `started` holds until the next."""
+
+
+def _known(nodes: DataFrame) -> _Known:
+    spark, found = nodes.sparkSession, nodes.toArrow()
+    quiet: list[tuple[Any, ...]] = []
+    caps: list[tuple[Any, ...]] = []
+    for row in found.select(["node", "policies", "starts"]).to_pylist():
+        for desk, policy in _policies(row["policies"]).items():
+            seconds, most = (policy.get(name) for name in ("quiet_s", "quiet_max_s"))
+            if isinstance(seconds, int | float) and seconds > 0 and isinstance(most, int | float):
+                quiet.append((row["node"], desk, int(seconds * 1e6), int(most * 1e6)))
+        starts = sorted((each["offset"], each["detail"] or "") for each in row["starts"])
+        for (since, detail), (till, _) in pairwise([*starts, (NEVER, "")]):
+            for desk, policy in _policies(detail).items():
+                if isinstance(cap := policy.get("capacity"), int) and cap > 0:
+                    caps.append((row["node"], desk, cap, since, till))
+    ddl = "node string, desk string, quiet_us bigint, quiet_max_us bigint"
+    return _Known(
+        spark.createDataFrame(found.drop_columns(["starts"])),
+        local.frame(spark, quiet, ddl) if quiet else None,
+        local.frame(spark, caps, fullness.CAPS_DDL) if caps else None,
     )
 
 
+def _stood(events: DataFrame, carried: DataFrame | None) -> DataFrame:
+    """(node, desk, mailbox, offset, ts) of the mailboxes that were full when the batch before ended."""
+    known = events.limit(0) if carried is None else carried.where(F.col("role") == "full")
+    return known.select(*BOX, "offset", F.unix_micros("at").alias("ts"))
+
+
+def _policies(detail: str | None) -> dict[str, dict[str, Any]]:
+    """The policies by desk that a `started` carries; none where it is no such text."""
+    try:
+        found = json.loads(detail or "{}")["policies"]
+        return {desk: policy for desk, policy in found.items() if isinstance(policy, dict)}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
 # Messages that were finished before
-
-
-def _latest_of(before: DataFrame) -> DataFrame:
-    """Of several generations the last."""
-    order = Window.partitionBy("key", "message_id").orderBy(F.desc("generation"))
-    return before.withColumn("rank", F.row_number().over(order)).where("rank = 1").drop("rank")
 
 
 def _amended(before: DataFrame, late: DataFrame) -> DataFrame:
     """Finished rows of which more was told; their outcome stays."""
     more = late.groupBy("key", "message_id").agg(
         F.max("offset").alias("more_offset"),
+        F.max("lane_seq").alias("more_seq"),
         F.sum(is_("duplicate").cast("int")).alias("more"),
         F.min(F.when(is_("leased"), F.struct("offset", "ts"))).alias("lease"),
         F.min(F.when(is_("received"), F.struct("offset", "ts"))).alias("got"),
+        F.max(F.when(F.col("expires").isNotNull(), F.struct("offset", "expires"))).alias("lasts"),
+        F.min(F.when(is_("delivered"), F.col("offset"))).alias("gave"),
     )
     columns: dict[str, Column] = {
         "duplicates": (F.col("duplicates") + F.col("more")).cast("int"),
         "last_offset": F.greatest("last_offset", "more_offset"),
+        "lane_seq": F.greatest("lane_seq", "more_seq"),
         "first_leased_at": F.coalesce("first_leased_at", F.timestamp_micros("lease.ts")),
         "received_at": F.coalesce("received_at", F.timestamp_micros("got.ts")),
+        "expires_at": F.coalesce(F.timestamp_micros("lasts.expires"), F.col("expires_at")),
+        "delivered_offset": F.coalesce("delivered_offset", "gave"),
     }
     names = [name for name in silver.COLUMNS if name in before.columns]
     return before.join(more, on=["key", "message_id"], how="inner").select(
         *(columns[name].alias(name) if name in columns else F.col(name) for name in names)
     )
+
+
+def _numbers(late: DataFrame, before: DataFrame, marks: DataFrame) -> DataFrame:
+    """Numbers of lanes that are told first of messages that were finished; the post that took them is lost."""
+    own = before.select("key", "message_id", "generation")
+    top = marks.select("box", "lane", F.col("lane_seq").alias("top"))
+    return (
+        late.where((F.col("lane_seq") > 0) & ~is_("duplicate", "refused"))
+        .join(top, on=["box", "lane"], how="left")
+        .where(F.col("lane_seq") > F.coalesce("top", F.lit(0)))
+        .groupBy("box", *LANE, "lane_seq", "key", "message_id")
+        .agg(F.min("offset").alias("offset"))
+        .join(own, on=["key", "message_id"], how="inner")
+    )
+
+
+def _as_marks(numbers: DataFrame) -> DataFrame:
+    return numbers.select(*LANE, "box", "lane_seq", F.lit(None).cast("bigint").alias("freed"), "offset")
 
 
 def _takes(late: DataFrame) -> DataFrame:

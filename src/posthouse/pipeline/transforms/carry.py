@@ -6,7 +6,9 @@ In: what the batch was made of. Out: events of the contract with a role, and mem
     context   connections and pauses that stand, or that fall into the life of an unfinished message; the last start
     opening   the first connection of each desk
     lane      the highest number of each lane, and until when (memo_freed) its finished messages had held it
-    node      the last offset and instant of each node; due_at and expires_at hold its highest and lowest instant
+    node      the last offset and instant of each node; due_at and expires_at hold its highest and lowest instant,
+              detail what it said when it last started
+    full      mailboxes that are as full as they may be, with the move since which they are
 """
 
 from __future__ import annotations
@@ -44,6 +46,7 @@ def carry(
     over: DataFrame,
     memo: DataFrame | None,
     marks: DataFrame,
+    full: DataFrame | None,
 ) -> DataFrame:
     """What the next batch needs. ``some`` holds all told events of messages that are unfinished."""
     unfinished = rows.where(~silver.closed())
@@ -62,9 +65,13 @@ def carry(
                 "at": F.timestamp_micros("last_at"),
                 "due_at": F.timestamp_micros("reached"),
                 "expires_at": F.timestamp_micros("first_at"),
+                "detail": F.col("policies"),
             },
         ),
     ]
+    if full is not None:
+        own = {name: F.col(name) for name in (*BOX, "offset")}
+        pieces.append(_shaped(full, "full", {**own, "at": F.timestamp_micros("ts")}))
     return reduce(DataFrame.unionByName, pieces).select(*CARRIED)
 
 

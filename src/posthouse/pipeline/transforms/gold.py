@@ -143,19 +143,40 @@ def _hours(partials: DataFrame, by: tuple[str, ...]) -> DataFrame:
     )
 
 
+def _peaks(partials: DataFrame) -> DataFrame:
+    """(window, node, desk, mailbox, rise): how far the depth rose in an hour above what it was at its beginning."""
+    by = ("window", "node", "desk", "mailbox")
+    before = Window.partitionBy(*by, "measure").orderBy("since").rowsBetween(Window.unboundedPreceding, -1)
+    reached = F.col("peak") + F.coalesce(F.sum("n").over(before), F.lit(0))
+    return (
+        _of(partials, "peaks")
+        .where((F.col("mailbox") != "") | (F.col("measure") == "desk"))
+        .withColumn("reached", reached)
+        .groupBy(*by)
+        .agg(F.max("reached").alias("rise"))
+    )
+
+
 def depth(partials: DataFrame, since: dt.date | None = None, top: int = TOP_MAILBOXES) -> DataFrame:
     """One row an hour with changes, of each desk (mailbox '') and of its busiest mailboxes."""
     by = ("node", "desk", "mailbox")
-    changed = "posted <> 0 OR finished <> 0 OR refused <> 0"
+    changed = "posted <> 0 OR finished <> 0 OR refused <> 0 OR full <> 0"
+    begun = F.col("level") - F.col("posted") + F.col("finished")
     boxes = _from(_hours(partials.where(F.col("mailbox") != ""), by), since).where(changed)
     busiest = Window.partitionBy("window", "node", "desk").orderBy(
         F.desc(F.col("posted") + F.col("finished") + F.col("refused")), "mailbox"
     )
     chosen = boxes.withColumn("rank", F.row_number().over(busiest)).where(F.col("rank") <= top).drop("rank")
     desks = _from(_hours(partials, ("node", "desk")), since).where(changed).withColumn("mailbox", F.lit(""))
-    return chosen.unionByName(desks).select(
-        _day(), "window", *by, "posted", "finished", F.col("level").alias("depth_end"), "refused"
-    )
+    return (
+        chosen.unionByName(desks)
+        .join(_from(_peaks(partials), since), on=["window", *by], how="left")
+        .select(
+            _day(), "window", *by, "posted", "finished",
+            (begun + F.coalesce("rise", F.lit(0))).cast("bigint").alias("depth_max"),
+            F.col("level").alias("depth_end"), F.col("full").alias("at_cap"), "refused",
+        )
+    )  # fmt: skip
 
 
 def availability(partials: DataFrame, since: dt.date | None = None) -> DataFrame:

@@ -18,14 +18,14 @@ _LEVELS = (10, 16, 22, 40)
 """Offsets are compared inside of buckets of 2^n; a wait goes into the smallest that is longer than it."""
 
 
-def entries(rows: DataFrame, steps: DataFrame, marks: DataFrame) -> DataFrame:
+def entries(rows: DataFrame, steps: DataFrame, marks: DataFrame, numbers: DataFrame | None = None) -> DataFrame:
     """What each message is in its lane, where that says anything.
 
     A number is missing before it (``seq_before``), it was taken before a lower one had stopped waiting (``early``), or
     all before it had let go at an instant (``lane_until``, µs).
 
     Plain messages that waited have the stretch of it (``since``, ``until``, ``due``). ``marks`` are the highest number
-    of each lane in earlier batches (box, lane, lane_seq, freed, offset).
+    of each lane in earlier batches (box, lane, lane_seq, freed, offset), ``numbers`` those that only strays tell of.
     """
     stretch = (F.col("state") == DONE) & (F.coalesce("leased", "finished") > F.col("posted"))
     plain = rows.where("plain AND lane_seq > 0").select(
@@ -91,16 +91,20 @@ def entries(rows: DataFrame, steps: DataFrame, marks: DataFrame) -> DataFrame:
     )
     up = Window.partitionBy(*PLACE).orderBy("lane_seq", "offset")
     lower = up.rowsBetween(Window.unboundedPreceding, -1)
-    windowed = (
-        plain.unionByName(other)
-        .unionByName(known)
-        .repartition("box")
-        .select(
-            "*",
-            F.lag("lane_seq", 1, 0).over(up).alias("seq_before"),
-            F.max("freed").over(lower).alias("lane_until"),
-            F.max("waits").over(lower).alias("waited_before"),
-        )
+    all_of_it = plain.unionByName(other).unionByName(known)
+    if numbers is not None:
+        stray = numbers.select(
+            *PLACE, "lane_seq", *MESSAGE, "node", "desk", "offset", F.lit(-1).cast("bigint").alias("freed"),
+            F.lit(NEVER).alias("taken"), F.lit(-1).cast("bigint").alias("waits"),
+            *(none.alias(name) for name in ("since", "until", "due")), F.lit(False).alias("mark"),
+            F.lit(False).alias("plain"),
+        )  # fmt: skip
+        all_of_it = all_of_it.unionByName(stray)
+    windowed = all_of_it.repartition("box").select(
+        "*",
+        F.lag("lane_seq", 1, 0).over(up).alias("seq_before"),
+        F.max("freed").over(lower).alias("lane_until"),
+        F.max("waits").over(lower).alias("waited_before"),
     )
     gap = F.col("lane_seq") > F.col("seq_before") + 1
     return (

@@ -14,10 +14,10 @@ from .told import CODE, DONE, ENDS, FLIGHT, KEY, NEVER, READY, ends, is_, outcom
 
 ROW = (
     "box", "key", *KEY, "generation", "lane", "lane_seq", "kind", "size_bytes", "cause_id", "commit", "posted",
-    "posted_offset", "first_leased", "received", "finished", "finished_offset", "outcome", "state", "last_code",
-    "reason", "error", "attempts", "lives", "live", "expires", "first_offset", "last_offset", "first_at", "duplicates",
-    "freed", "freed_offset", "late", "flight_us", "aside_us", "plain", "due", "lease_offset", "leased", "attempt",
-    "holder",
+    "posted_offset", "first_leased", "received", "finished", "finished_offset", "delivered_offset", "outcome",
+    "state", "last_code", "reason", "error", "attempts", "lives", "live", "expires", "first_offset", "last_offset",
+    "first_at", "duplicates", "freed", "freed_offset", "late", "flight_us", "aside_us", "plain", "due", "lease_offset",
+    "leased", "attempt", "holder",
 )  # fmt: skip
 """Of a message; the last four only where it is plain: then it had one wait and at most one lease."""
 _ONE = 1 << 8
@@ -40,19 +40,23 @@ def grouped(told: DataFrame) -> DataFrame:
         .when(ends(), _END)
         .otherwise(_ODD)
     )
-    post = F.struct(
-        "offset", "ts", "commit", "node", "desk", "mailbox", "sender", "lane", "kind", "size_bytes", "cause_id", "due",
-        "expires",
+    post = ("node", "desk", "mailbox", "sender", "lane", "kind", "size_bytes", "cause_id", "due", "expires")
+    # Only what is looked at further on is moved: of most events that is little.
+    moved = told.select(
+        "box", "key", "message_id", "offset", "ts", "commit", "code", "lane_seq", shape.cast("bigint").alias("shape"),
+        *(F.when(posts, F.col(name)).alias(name) for name in post),
+        *(F.when(leases, F.col(name)).alias(name) for name in ("attempt", "holder")),
+        *(F.when(ends(), F.col(name)).alias(name) for name in ("reason", "error")),
     )  # fmt: skip
     return (
-        told.repartition("box")
+        moved.repartition("box")
         .groupBy("key", "message_id", "box")
         .agg(
-            F.min(F.when(posts, post)).alias("post"),
+            F.min(F.when(posts, F.struct("offset", "ts", "commit", *post))).alias("post"),
             F.min(F.when(leases, F.struct("offset", "ts", "commit", "attempt", "holder"))).alias("lease"),
             F.min(F.when(got, F.struct("offset", "ts"))).alias("got"),
             F.min(F.when(ends(), F.struct("offset", "ts", "code", "reason", "error"))).alias("end"),
-            F.sum(shape.cast("bigint")).alias("shape"),
+            F.sum("shape").alias("shape"),
             F.sum(said.cast("int")).alias("says"),
             F.count(F.lit(1)).alias("tells"),
             F.min("offset").alias("first_offset"),
@@ -85,7 +89,7 @@ def _plain() -> Column:
 
 
 def plain_rows(groups: DataFrame) -> DataFrame:
-    """Rows of the plain ones; of the others only ``plain`` and what names them has a meaning."""
+    """Rows of the plain ones; of the others, which have no ``generation``, only ``plain`` and the name count."""
     leased, over = F.col("lease").isNotNull(), F.col("end").isNotNull()
     state = F.when(over, DONE).when(leased, FLIGHT).otherwise(READY)
     delivered = F.coalesce(F.col("end.code") == CODE["delivered"], F.lit(False))
@@ -99,13 +103,14 @@ def plain_rows(groups: DataFrame) -> DataFrame:
     columns = {
         **{name: F.col(f"post.{name}") for name in ("node", "desk", "mailbox", "sender")},
         **{name: F.col(f"post.{name}") for name in ("lane", "kind", "size_bytes", "cause_id", "commit", "expires")},
-        "generation": F.lit(1),
+        "generation": F.when(F.col("plain"), 1),
         "posted": F.col("post.ts"),
         "posted_offset": F.col("post.offset"),
         "first_leased": F.col("lease.ts"),
         "received": F.col("got.ts"),
         "finished": F.col("end.ts"),
         "finished_offset": F.col("end.offset"),
+        "delivered_offset": F.when(delivered, F.col("end.offset")),
         "outcome": outcome_of(F.col("end.code")),
         "state": state.cast("int"),
         "last_code": last.cast("int"),

@@ -13,18 +13,19 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from ..schema import OPEN
+from .fullness import full_hours, hour, rises
 from .silver import closed, outcome
 from .told import BOX, CODE, DONE, FLIGHT, is_
 
-HOURLY = ("posted", "finished", "refused", "failed", "succeeded")
+HOURLY = ("posted", "finished", "refused", "failed", "succeeded", "full")
 """Numbers of a mailbox's hour."""
 PARTIALS = (
     "part", "table", "measure", "window", "node", "desk", "kind", "mailbox", "label", "bucket", "n", *HOURLY,
-    "first_at", "last_at",
+    "first_at", "last_at", "peak", "since",
 )  # fmt: skip
 TYPES = {
     "window": "timestamp", "bucket": "int", "n": "bigint", **dict.fromkeys(HOURLY, "bigint"), "first_at": "timestamp",
-    "last_at": "timestamp",
+    "last_at": "timestamp", "peak": "bigint", "since": "bigint",
 }  # fmt: skip
 DEAD, NODES = "dead", "nodes"
 """Parts of what belongs to no day."""
@@ -34,7 +35,7 @@ FULL = ("full", "share")
 """Reasons of refusals for want of room."""
 GAMMA = 1.04
 """Each bucket of a histogram is this much wider than the one before: its middle is at most 2 % off."""
-HOUR_US, DAY_US = 3_600_000_000, 86_400_000_000
+DAY_US = 86_400_000_000
 
 
 def bucket_of(micros: Column) -> Column:
@@ -56,11 +57,6 @@ def cluster(error: Column) -> Column:
         r"|\d+(?:\.\d+)?"
     )
     return F.substring(F.regexp_replace(F.trim(F.coalesce(error, F.lit(""))), variable, "#"), 1, 500)
-
-
-def hour(us: Column) -> Column:
-    """The beginning of the UTC hour that an instant in µs is in, in µs."""
-    return us - F.pmod(us, F.lit(HOUR_US))
 
 
 def of_messages(rows: DataFrame) -> DataFrame:
@@ -136,20 +132,11 @@ def of_events(rows: DataFrame, steps: DataFrame, silent: DataFrame, edges: DataF
         )
     )
     plain = rows.where("plain").select(*BOX, F.explode(items).alias("i"))
-    posts = rows.where("NOT plain").select(
-        "key", "message_id", "generation", F.coalesce(posted_new, F.lit(False)).alias("posted_new")
-    )
-    moved = (
-        steps.where("change <> 0")
-        .join(posts, on=["key", "message_id", "generation"], how="inner")
-        # Of a message whose post comes behind its events all moves are told then.
-        .where((F.col("offset") > F.col("edge")) | F.col("posted_new"))
-        .select(
-            *BOX,
-            item(
-                F.col("ts"), posted=(F.col("change") > 0).cast("int"), finished=(F.col("change") < 0).cast("int")
-            ).alias("i"),
-        )
+    moved = steps.where("change <> 0 AND offset > edge").select(
+        *BOX,
+        item(F.col("ts"), posted=(F.col("change") > 0).cast("int"), finished=(F.col("change") < 0).cast("int")).alias(
+            "i"
+        ),
     )
     fails = F.col("lease_end.code").isin([CODE[name] for name in FAILED])
     ended = steps.where(is_("leased") & F.col("counts") & (F.col("lease_end.offset") > F.col("edge"))).select(
@@ -172,6 +159,23 @@ def of_events(rows: DataFrame, steps: DataFrame, silent: DataFrame, edges: DataF
         _partials(hours, "hours", mailbox=F.col("mailbox"), **{name: F.col(name) for name in HOURLY})
         .unionByName(_partials(counted, "books", **{name: F.col(name) for name in ("measure", "kind", "n")}))
         .unionByName(_deaths(rows, steps))
+    )
+
+
+def of_depth(moved: DataFrame, edges: DataFrame, line: DataFrame | None) -> DataFrame:
+    """How far depths rose, of mailboxes and of desks (measure `desk`), and how long mailboxes were full.
+
+    ``moved`` and ``line`` come of ``fullness``; there is no line where nothing is said of what is allowed.
+    """
+    of = {name: F.col(name) for name in ("n", "peak", "since")}
+    found = _partials(rises(moved, edges, BOX), "peaks", mailbox=F.col("mailbox"), **of).unionByName(
+        _partials(rises(moved, edges, ("node", "desk")), "peaks", measure=F.lit("desk"), **of)
+    )
+    if line is None:
+        return found
+    zeros = {name: F.lit(0) for name in HOURLY}
+    return found.unionByName(
+        _partials(full_hours(line), "hours", mailbox=F.col("mailbox"), **(zeros | {"full": F.col("full")}))
     )
 
 

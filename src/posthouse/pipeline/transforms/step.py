@@ -44,6 +44,7 @@ def steps(told: DataFrame) -> DataFrame:
         F.last("expires", ignorenulls=True).over(so_far).alias("expires_now"),
         F.max(F.when(exempts, 1)).over(so_far).alias("exempt"),
         F.max(F.when(is_("posted"), F.col("ts"))).over(mine.rowsBetween(*_ALL)).alias("posted"),
+        F.max(F.when(is_("posted"), F.col("offset"))).over(mine.rowsBetween(*_ALL)).alias("post"),
     ).withColumn("counts", F.col("said") & F.col("end_before").isNull())
     # Among what is said, and among what counts: each sort of rows is a window of its own.
     by_said = Window.partitionBy(*ID, "generation", "said").orderBy("offset")
@@ -57,7 +58,7 @@ def steps(told: DataFrame) -> DataFrame:
         F.max("ts").over(by_count.rowsBetween(*_SO_FAR)).alias("clock"),
         F.lead("code").over(by_count).alias("next_code"),
         F.lead("offset").over(by_count).alias("next_offset"),
-        F.lag("code").over(by_count).alias("code_before"),
+        F.lag(F.struct("code", "offset")).over(by_count).alias("step_before"),
         F.first(F.when(~arrives, told_of), ignorenulls=True).over(later).alias("lease_end"),
         F.first(F.when(arrives, F.struct("offset", "ts")), ignorenulls=True).over(later).alias("lease_got"),
         F.first(F.when(ends(), F.struct("life", "code", "offset")), ignorenulls=True).over(later).alias("next_end"),
@@ -68,16 +69,15 @@ def steps(told: DataFrame) -> DataFrame:
         counted.withColumn("until", F.lead("clock").over(by_count))
         .withColumn("closed", F.col("counts") & finished.isNotNull() & F.col("posted").isNotNull())
         .withColumn("cap", F.when(F.col("closed"), F.greatest("posted", finished)))
-        .withColumn(
-            "change",
-            F.when(
-                F.col("counts") & F.col("posted").isNotNull(),
-                (F.col("state") <= FLIGHT).cast("int")
-                - F.coalesce((F.col("code_before") <= FLIES).cast("int"), F.lit(0)),
-            ),
-        )
-        .drop("last")
+        .withColumn("change", F.when(F.col("counts"), _inside("code", "offset") - _inside("step_before")))
+        .drop("last", "step_before")
     )
+
+
+def _inside(step: str, offset: str | None = None) -> Column:
+    """1 if a message is in the depth of its mailbox after a step, 0 otherwise: from its post on, in wait or flight."""
+    code, place = (F.col(step), F.col(offset)) if offset else (F.col(f"{step}.code"), F.col(f"{step}.offset"))
+    return F.coalesce(((code <= FLIES) & (place >= F.col("post"))).cast("int"), F.lit(0))
 
 
 def clipped(instant: Column) -> Column:
@@ -107,6 +107,8 @@ def rows(steps: DataFrame) -> DataFrame:
             F.sum((leases & F.coalesce(~given_back, F.lit(True))).cast("int")).alias("attempts"),
             F.max("life").alias("lives"),
             F.max(F.when(delivers, F.struct("lease_end.offset", "commit"))).alias("delivering"),
+            # The first of the last life that has one.
+            F.max(F.when(is_("delivered"), F.struct("life", (-F.col("offset")).alias("back")))).alias("gave"),
             F.min(
                 F.when(
                     delivers & (F.col("ts") >= F.col("expires_now")),
@@ -137,6 +139,7 @@ def rows(steps: DataFrame) -> DataFrame:
         "received": F.col("got.ts"),
         "finished": F.when(over, F.col("last.ts")),
         "finished_offset": F.when(over, F.col("last.offset")),
+        "delivered_offset": F.when(F.col("gave.life") == F.col("lives"), -F.col("gave.back")),
         "state": state_of(F.col("last.code")),
         "last_code": F.col("last_said.code"),
         "reason": F.when(over, F.col("last.reason")).otherwise(F.col("last_said.reason")),
