@@ -5,21 +5,24 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from tests.gateway.conftest import QUICK_IN, House, Watch, count, messages
+from tests.gateway.conftest import QUICK_IN, QUICK_OUT, House, Watch, count, messages
 
 from posthouse.engine.engine import Engine
+from posthouse.errors import StoreUnavailable
+from posthouse.gateway import worker as worker_module
 from posthouse.gateway.answer import Away, Reject, RetryLater, Work
 from posthouse.gateway.handlers.function import FunctionHandler
 from posthouse.gateway.letter import INBOUND_DESK, OUTBOUND_DESK, Inbound, Media, Outbound, Part, Reply
 from posthouse.gateway.worker import Limits, Worker
-from posthouse.mailbox.command import Command, Release, Sweep
+from posthouse.mailbox.command import Command, Release, Settle, Sweep, Together
 from posthouse.mailbox.message import State
-from posthouse.mailbox.outcome import Duplicate
+from posthouse.mailbox.outcome import Duplicate, Outcome
 from posthouse.mailbox.policy import Poison, Policy, ladder
+from posthouse.stores.memory import MemoryStore
 
 NO_WAIT = Limits(grace_s=0.2)
 
@@ -487,5 +490,54 @@ def test_a_tenant_alone_has_its_share_and_leaves_the_spare_places_free(house: Ho
             scene.worker.start()
             await scene.all_are(120, State.DELIVERED)
         assert most == 3
+
+    asyncio.run(case())
+
+
+class Unreliable(MemoryStore):
+    """Twice it says of commits that settle something that they failed, before or after they took effect."""
+
+    def __init__(self, took_effect: bool) -> None:
+        super().__init__({policy.name: policy for policy in (QUICK_IN, QUICK_OUT)})
+        self._took_effect = took_effect
+        self.failures = 0
+
+    def apply(self, commands: Sequence[Command]) -> list[Outcome]:
+        fails = self.failures < 2 and any(isinstance(command, Together | Settle) for command in commands)
+        self.failures += fails
+        if not fails or self._took_effect:
+            outcomes = super().apply(commands)
+        if fails:
+            raise StoreUnavailable("nobody knows")
+        return outcomes
+
+
+@pytest.mark.parametrize("took_effect", [False, True])
+def test_what_could_not_be_settled_at_once_is_settled_later_and_answered_once(
+    took_effect: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_module, "STORE_PAUSE_S", 0.02)
+    given: list[str] = []
+
+    async def handle(work: Work) -> str | None:
+        given.append(work.message.id)
+        return work.text if len(given) % 2 else None
+
+    async def case() -> None:
+        store = Unreliable(took_effect)
+        async with Engine(store) as engine:
+            worker = Worker(engine, FunctionHandler(handle), Limits(slots=4, spare=2, grace_s=0.2))
+            watch = Watch(engine)
+            await engine.apply(*[said(f"chat{n % 6}", n).post() for n in range(36)])
+            worker.start()
+            await watch.until(lambda: count(engine, INBOUND_DESK, State.DELIVERED) == 36)
+            await worker.close()
+            assert store.failures == 2
+            assert sorted(given) == sorted(said(f"chat{n % 6}", n).id for n in range(36))
+            replies = [view.message.cause for view in messages(engine, OUTBOUND_DESK)]
+            assert sorted(replies) == sorted(given[::2])
+            # Of what took effect unheard, the repeat finds the lease gone, and nobody is the wiser.
+            assert worker.stats.handled + worker.stats.fenced == 36
+            assert (worker.stats.fenced > 0) == took_effect
 
     asyncio.run(case())

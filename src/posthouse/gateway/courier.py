@@ -36,10 +36,11 @@ from ..mailbox.outcome import Delivery, Leased, LeaseLost
 from ..mailbox.store import MessageView
 from .attempt import OFFLINE_S, Attempt, End, key_of
 from .channel import Channel, Connection, Reconciled, Reconciles, Sending
+from .job import ERROR_CHARS_MAX, bounded_s
 from .letter import OUTBOUND_DESK, Outbound, outbound_mailbox
 from .pacing import Breaker, Pace
 from .stats import CourierStats
-from .worker import ERROR_CHARS_MAX, STORE_PAUSE_S, bounded_s, watched
+from .worker import STORE_PAUSE_S, watched
 
 log = logging.getLogger("posthouse.gateway")
 

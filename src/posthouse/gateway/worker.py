@@ -27,12 +27,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..engine.engine import Engine
-from ..errors import EngineClosed, InvalidInput, StoreError
-from ..mailbox.command import Command, Lease, Post, Release, Renew, Settle, Together, Verdict
-from ..mailbox.message import SECOND, check_message
-from ..mailbox.outcome import FAILURES, Delivery, Leased, LeaseLost, Outcome, Refused
-from .answer import DELAY_S_MAX, Away, Handler, Reject, RetryLater, Work
-from .letter import INBOUND_DESK, Inbound, Reply
+from ..errors import EngineClosed, StoreError
+from ..mailbox.command import Lease, Release, Renew, Together
+from ..mailbox.outcome import FAILURES, Leased, LeaseLost, Outcome, Refused
+from .answer import Handler, Work
+from .job import Handling, Job
+from .letter import INBOUND_DESK
 from .places import Places
 from .stats import WorkerStats
 
@@ -42,7 +42,6 @@ LEASES_MAX = 64
 """Leases that are asked for in one go."""
 SETTLED_MAX = 250
 """Sessions that are settled in one go; more are settled in several."""
-ERROR_CHARS_MAX = 2_000
 STORE_PAUSE_S = 1.0
 """How long to wait after the store refused, before the same is tried again."""
 
@@ -63,27 +62,6 @@ class Limits:
     """How long handlers may finish when the worker is told to stop."""
 
 
-class _Job:
-    """One lease and the task that works on it."""
-
-    __slots__ = (
-        "commands", "deliveries", "late", "lost", "replies", "settling", "task", "tenant", "token", "what",
-        "work",
-    )  # fmt: skip
-
-    def __init__(self, token: str, deliveries: Sequence[Delivery]) -> None:
-        self.token = token
-        self.deliveries = deliveries
-        self.tenant = deliveries[0].message.mailbox
-        self.task: asyncio.Task[None] | None = None
-        self.work: Work | None = None
-        self.lost = self.late = self.settling = False
-        self.what = ""
-        """What became of it, as ``WorkerStats`` counts it."""
-        self.replies = 0
-        self.commands: list[Command] = []
-
-
 class Worker:
     """Works off the inbound desk from ``start`` to ``close``."""
 
@@ -98,16 +76,17 @@ class Worker:
     ) -> None:
         self.stats = WorkerStats()
         self._engine = engine
-        self._handler = handler
         self._limits = limits or Limits()
+        slow = f"the handler said nothing for {self._limits.timeout_s:g} s, or worked for {self._limits.max_s:g} s"
+        self._handling = Handling(engine, handler, holder, self._limit, slow)
         self._holder = holder
         self._desk = desk
         self._tokens = (f"{secrets.token_hex(8)}-{number}" for number in itertools.count())
         self._asked: set[str] = set()
         """Tokens of leases that were asked for and not answered yet."""
         self._places = Places(self._limits.slots, self._limits.spare)
-        self._jobs: dict[str, _Job] = {}
-        self._done: list[_Job] = []
+        self._jobs: dict[str, Job] = {}
+        self._done: list[Job] = []
         """Jobs that were done in this turn of the loop and are to be settled."""
         self._room = asyncio.Event()
         self._room.set()
@@ -192,6 +171,9 @@ class Worker:
         leases = [self._next_lease(full) for _ in range(count)]
         try:
             outcomes = await self._engine.apply(*leases)
+        except StoreError:
+            self._unheard(leases)
+            raise
         finally:
             self._places.asked -= count
         return sum([self._taken(outcome) for outcome in outcomes])
@@ -202,6 +184,25 @@ class Worker:
         self._places.asked += 1
         return lease
 
+    def _unheard(self, leases: Sequence[Lease]) -> None:
+        """Whether these took something is unknown: soon, what they took goes back uncounted."""
+        if leases:
+            self._loop.call_later(STORE_PAUSE_S, self._release, [lease.token for lease in leases])
+
+    def _release(self, tokens: list[str]) -> None:
+        try:
+            future = self._engine.submit(*[Release(self._desk, token) for token in tokens])
+        except EngineClosed:
+            return
+        future.add_done_callback(functools.partial(self._released, tokens))
+
+    def _released(self, tokens: list[str], future: asyncio.Future[list[Outcome]]) -> None:
+        error = future.exception()
+        if error is None:
+            self._asked.difference_update(tokens)
+        elif not isinstance(error, EngineClosed):
+            self._loop.call_later(STORE_PAUSE_S, self._release, tokens)
+
     def _taken(self, outcome: Outcome) -> bool:
         """Start on what was taken, if something was."""
         # The desk is there, so the engine has no reason to refuse.
@@ -210,10 +211,10 @@ class Worker:
             return False  # told to stop meanwhile: it is given back with what was asked for
         self._asked.discard(outcome.token)
         if outcome.deliveries:
-            self._begin(_Job(outcome.token, outcome.deliveries))
+            self._begin(Job(outcome.token, outcome.deliveries))
         return bool(outcome.deliveries)
 
-    def _begin(self, job: _Job) -> None:
+    def _begin(self, job: Job) -> None:
         self._jobs[job.token] = job
         self._places.take(job.tenant)
         self.stats.running = len(self._jobs)
@@ -221,7 +222,7 @@ class Worker:
             self._room.clear()
         job.task = self._loop.create_task(self._work(job))
 
-    def _over(self, job: _Job) -> None:
+    def _over(self, job: Job) -> None:
         """The lease is settled or lost: nothing is to be given back."""
         self._jobs.pop(job.token, None)
         self.stats.running = len(self._jobs)
@@ -229,9 +230,9 @@ class Worker:
 
     # Working.
 
-    async def _work(self, job: _Job) -> None:
+    async def _work(self, job: Job) -> None:
         try:
-            job.commands = await self._handled(job)
+            job.commands = await self._handling.handled(job)
         except asyncio.CancelledError:
             self._places.leave(job.tenant)
             if not job.lost:
@@ -243,65 +244,6 @@ class Worker:
         if not self._done:
             self._loop.call_soon(self._settle_all)
         self._done.append(job)
-
-    async def _handled(self, job: _Job) -> list[Command]:
-        """Have it handled; how it is to be settled."""
-        try:
-            work = Work([Inbound.from_message(d.message) for d in job.deliveries], job.deliveries[0].attempt)
-        except InvalidInput as wrong:
-            job.what = "rejected"
-            return self._all(job, Verdict.DEAD, error=f"not a message of the gateway: {wrong}")
-        job.work = work
-        self._limit(work)
-        try:
-            replies = await self._handler.handle(work)
-            posts = self._posts(work, replies) if replies else []
-        except RetryLater as later:
-            job.what = "retried"
-            reason = "rate_limited" if later.rate_limited else None
-            return self._all(job, Verdict.RETRY, later.after_s, reason, str(later))
-        except Away as away:
-            job.what = "away"
-            return self._all(job, Verdict.RETURN, away.after_s, "offline", str(away))
-        except (Reject, InvalidInput) as rejection:
-            job.what = "rejected"
-            return self._all(job, Verdict.REJECTED, error=str(rejection))
-        except asyncio.CancelledError:
-            if job.lost or not job.late:
-                raise
-            job.what = "timed_out"
-            slow = f"the handler said nothing for {self._limits.timeout_s:g} s, or worked for {self._limits.max_s:g} s"
-            return self._all(job, Verdict.RETRY, error=slow)
-        except Exception as error:
-            job.what = "retried"
-            log.warning("the handler failed on %s", work.message.id, exc_info=error)
-            return self._all(job, Verdict.RETRY, error=f"{type(error).__name__}: {error}")
-        finally:
-            work.end()
-        job.what, job.replies = "handled", len(posts)
-        settles = self._all(job, Verdict.DELIVERED)
-        return settles if len(settles) == 1 and not posts else [Together((*posts, *settles))]
-
-    def _posts(self, work: Work, replies: Sequence[Reply]) -> list[Post]:
-        now = self._engine.now()
-        posts: list[Post] = []
-        for number, reply in enumerate(replies):
-            message = reply.answering(work.message, number, now).message()
-            check_message(message)
-            # What is answered must not be asked again because the queue of answers is full.
-            posts.append(Post(message, exempt=True))
-        return posts
-
-    def _all(
-        self, job: _Job, verdict: Verdict, after_s: float | None = None, reason: str | None = None, error: str = ""
-    ) -> list[Command]:
-        """The same for every message of the batch."""
-        due_at = None if after_s is None else self._engine.now() + int(bounded_s(after_s) * SECOND)
-        text = error.encode(errors="replace").decode()[:ERROR_CHARS_MAX] if error else None
-        return [
-            Settle(d.message.ref, job.token, verdict, due_at=due_at, reason=reason, error=text, holder=self._holder)
-            for d in job.deliveries
-        ]
 
     # Its time.
 
@@ -341,7 +283,7 @@ class Worker:
         for first in range(0, len(done), SETTLED_MAX):
             self._settle(done[first : first + SETTLED_MAX], follow=True)
 
-    def _settle(self, jobs: list[_Job], *, follow: bool) -> None:
+    def _settle(self, jobs: list[Job], *, follow: bool) -> None:
         """Settle these and, where more is due than there are places, take the next in theirs in the same commit."""
         leases: list[Lease] = []
         if follow:
@@ -356,24 +298,23 @@ class Worker:
             self._asked.difference_update([lease.token for lease in leases])
             self._failed(jobs, error)
         else:
-            future.add_done_callback(functools.partial(self._settled, jobs, len(leases)))
+            future.add_done_callback(functools.partial(self._settled, jobs, leases))
 
-    def _settled(self, jobs: list[_Job], leases: int, future: asyncio.Future[list[Outcome]]) -> None:
-        self._places.asked -= leases
+    def _settled(self, jobs: list[Job], leases: list[Lease], future: asyncio.Future[list[Outcome]]) -> None:
+        self._places.asked -= len(leases)
         error = future.exception()
         if error is not None:
+            self._unheard(leases)
             self._failed(jobs, error)
             return
         outcomes = future.result()
-        refused: list[_Job] = []
+        refused: list[Job] = []
         number = 0
         for job in jobs:
             outcome = outcomes[number]
             number += len(job.commands)
             if isinstance(outcome, Refused) and isinstance(job.commands[0], Together):
-                # The reply cannot be stored (oversize), and so never could be.
-                job.what, job.replies = "rejected", 0
-                job.commands = self._all(job, Verdict.REJECTED, error=_refusal(outcome))
+                self._handling.reject(job, outcome)
                 refused.append(job)
                 continue
             if isinstance(outcome, FAILURES):
@@ -388,7 +329,7 @@ class Worker:
         if refused:
             self._settle(refused, follow=False)
 
-    def _failed(self, jobs: list[_Job], error: BaseException) -> None:
+    def _failed(self, jobs: list[Job], error: BaseException) -> None:
         """They are not settled, or whether they are is unknown."""
         if isinstance(error, StoreError) and not isinstance(error, EngineClosed):
             # If it took effect, the repeat finds no lease and does nothing.
@@ -405,7 +346,7 @@ class Worker:
             for job in jobs:
                 self._over(job)  # after a closed engine, the next process finds the lease, and takes it from there
 
-    def _settle_again(self, jobs: list[_Job]) -> None:
+    def _settle_again(self, jobs: list[Job]) -> None:
         left = [job for job in jobs if job.token in self._jobs]
         if left:
             self._settle(left, follow=False)
@@ -442,13 +383,3 @@ def watched(task: asyncio.Task[None]) -> asyncio.Task[None]:
 
     task.add_done_callback(ended)
     return task
-
-
-def bounded_s(after_s: float) -> float:
-    """A wait that somebody else asked for, as far as it makes sense."""
-    return min(max(after_s, 0.0), DELAY_S_MAX) if after_s == after_s else DELAY_S_MAX
-
-
-def _refusal(outcome: Outcome) -> str:
-    assert isinstance(outcome, Refused)
-    return f"the reply cannot be kept: {outcome.detail or outcome.reason}"
