@@ -667,6 +667,9 @@ def scan_sql(filter: Filter, states: Iterable[State]) -> tuple[str, list[Any]]:
     tables = "message m"
     codes = sorted({CODES[state] for state in states})
     where = [f"m.state IN ({', '.join(map(str, codes)) or 'NULL'})"]
+    if codes and codes[0] > 0:
+        # Said in so many words, or the index of what has left its lane is not used and every message is looked at.
+        where.append("m.state > 0")
     values: list[Any] = []
     if filter.id is not None:
         low = id_hash(filter.id) << 32
@@ -676,9 +679,18 @@ def scan_sql(filter: Filter, states: Iterable[State]) -> tuple[str, list[Any]]:
         )
         values += [filter.id, low, low | 0xFFFFFFFF]
     if filter.mailbox is not None:
-        where.append(
-            "m.lane_id IN (SELECT l.id FROM lane l JOIN mailbox b ON b.id = l.mailbox_id"
-            " JOIN desk d ON d.id = b.desk_id WHERE d.name = ? AND b.name = ?)"
+        lanes = (
+            "SELECT l.id FROM lane l JOIN mailbox b ON b.id = l.mailbox_id"
+            " JOIN desk d ON d.id = b.desk_id WHERE d.name = ? AND b.name = ?"
         )
+        where.append(f"m.lane_id IN ({lanes})")
         values += [filter.desk, filter.mailbox]
+        if filter.id is None and 0 in codes:
+            # What is in its lane stands in the queue index, or is too young for it; what is not has its own index.
+            tables = (
+                f"(SELECT number FROM queue WHERE lane_id IN ({lanes})"
+                " UNION SELECT number FROM message WHERE number > (SELECT watermark FROM head)"
+                " UNION SELECT number FROM message WHERE state > 0) w CROSS JOIN message m ON m.number = w.number"
+            )
+            values = [filter.desk, filter.mailbox, *values]
     return f"{tables} WHERE {' AND '.join(where)}", values
