@@ -46,8 +46,9 @@ for line in sys.stdin:
 def chromium() -> str:
     """Debian's browser; it is installed where it is missing and we may, and otherwise said to be missing."""
     if not os.path.exists(CHROMIUM) and os.geteuid() == 0 and shutil.which("apt-get"):
-        words = ["apt-get", "install", "--yes", "--quiet", "--no-install-recommends", "chromium"]
-        subprocess.run(words, env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"}, capture_output=True)
+        environ = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        for words in (["update"], ["install", "--yes", "--no-install-recommends", "chromium"]):
+            subprocess.run(["apt-get", "--quiet", *words], env=environ, capture_output=True)
     if not os.path.exists(CHROMIUM):
         pytest.fail(f"there is no {CHROMIUM}: apt-get install chromium", pytrace=False)
     return CHROMIUM
