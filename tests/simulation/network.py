@@ -223,6 +223,9 @@ class SimHost:
         other = self._world.hosts.get(peer)
         return Info(protocols=frozenset(other._handlers)) if other is not None and peer in self._up else None
 
+    def rtt_s(self, peer: PeerId) -> float | None:
+        return None
+
     def handle(self, protocol: str, handler: Callable[[Any], Coroutine[Any, Any, None]]) -> None:
         self._handlers[protocol] = handler
 
@@ -448,7 +451,7 @@ class World:
         self.later(self.random.choice((0.001, 0.2, 3.0, 40.0)), again)
 
 
-def run(seed: int, story: Callable[[VirtualLoop, int], Coroutine[Any, Any, None]]) -> None:
+def run(seed: int, story: Callable[[VirtualLoop, int], Coroutine[Any, Any, Any]]) -> None:
     """Live through a story on a loop of its own."""
     loop = VirtualLoop()
     try:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from ..control.dead import SCAN_MAX
 from ..control.message import BODY_BYTES_MAX
 from ..control.operation import PAGE_MAX, Json
+from ..control.presence import WHO
 from ..control.token import ROLES, SCOPES
 from ..mailbox.command import Verdict
 from ..mailbox.message import State
@@ -70,6 +71,7 @@ MOST = integer("limit", "Messages that are changed at most.", 1, 10**9)
 AFTER_NUMBER = integer("after", "The page behind this message's number.", 0, 2**62)
 DRY_RUN = boolean("dry_run", "Only tell what would be done.")
 BODY_BYTES = integer("body_bytes_max", "How much of the body is in the answer.", 0, 1_048_576, BODY_BYTES_MAX)
+WHO_DESK = text("desk", "Agents are at relay, peers at outbox, accounts at outbound.", needed=True, one_of=tuple(WHO))
 WHICH = (ID, DESK, IN_MAILBOX, SENDER)
 """One message."""
 WHERE = (
@@ -111,6 +113,11 @@ def instants(given: Json) -> Json:
 def _after_box(given: Json) -> Json:
     desk, box = given.pop("after_desk", None), given.pop("after", None)
     return {**given, "after": [desk, box]} if desk is not None and box is not None else given
+
+
+def _online(given: Json) -> Json:
+    state = given.pop("state", None)
+    return given if state is None else {**given, "online": state == "online"}
 
 
 _MESSAGE_KEYS = ("desk", "mailbox", "lane", "id", "sender", "was", "state")
@@ -286,6 +293,34 @@ ACTS: tuple[Act, ...] = (
         (integer("sessions", "The longest sessions to tell of.", 0, 1_000, 20),),
         "How long the gateway's queues are, how fast they move, and what fails.",
         ("running", "accounts", "desks"),
+    ),
+    Act(
+        "presence.counts",
+        VIEWER,
+        (),
+        "How many agents, peers and accounts are online, and how many were of late.",
+        ("since", "desks"),
+    ),
+    Act(
+        "presence.ls",
+        VIEWER,
+        (
+            WHO_DESK,
+            text("contains", "Only those with this in their names."),
+            text("state", "Only those who are so.", one_of=("online", "away")),
+            name("after", "The page behind this name.", empty=True),
+            LIMIT,
+        ),
+        "Who is or was connected in the last day, with what waits for each.",
+        ("who", "parties", "next"),
+        adapt=_online,
+    ),
+    Act(
+        "presence.show",
+        VIEWER,
+        (WHO_DESK, name("called", "The agent's address, the peer's id or the account.", needed=True)),
+        "One of them: when it was online, and what the books say of its days.",
+        ("who", "name", "online", "share", "depth", "rtt_s", "can", "stretches", "days"),
     ),
     Act("peer.peers", VIEWER, (), "With whom the peer is connected.", ("running", "id", "addresses", "peers")),
     Act(

@@ -24,12 +24,14 @@ from ..config import Config
 from ..control import catalogue
 from ..control.operation import Answer, Context, Json
 from ..engine.engine import Engine
-from ..errors import ConfigError, EngineClosed, InvalidInput, StoreError
+from ..errors import ConfigError, EngineClosed, InvalidInput, MissingExtra, StoreError
 from ..gateway.listener import Listener, TooLarge, TooSlow, body
+from ..journal import segment
 from ..relay.tls import Certificate
 from . import api, form, guard, login
 from .access import Access, Visitor
 from .acts import API
+from .attendance import Attendance
 from .history import History
 from .jobs import Jobs, Report
 from .live import Live
@@ -91,6 +93,7 @@ class Console:
         self.jobs = Jobs()
         self.history = History(engine)
         self.snapshots = Snapshots(engine, time.monotonic)
+        self.attendance = Attendance(engine, config.path("journal.dir"))
         self.live = Live(lambda: self.thread(self.snapshots.take), limits.viewers_max)
         self.renderer = Renderer()
         self.pages = PAGES
@@ -150,7 +153,9 @@ class Console:
                 asyncio.create_task(self._mark(), name="console marks"),
                 asyncio.create_task(self._look(), name="console history"),
             ]
+            self.attendance.start()
             await self._listener.start()
+            self._tasks.append(asyncio.create_task(self._warm(), name="console warms up"))
         except BaseException:
             await self.close()
             raise
@@ -161,6 +166,7 @@ class Console:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
+        await self.attendance.close()
         await self.live.close()
         await self.jobs.close()
         await self._listener.close()
@@ -193,6 +199,16 @@ class Console:
         """Where browsers find it."""
         host = self._public_host or ("127.0.0.1" if self._host in ("*", "0.0.0.0", "::") else self._host)
         return f"{self.scheme}://{f'[{host}]' if ':' in host else host}:{self.port}"
+
+    async def _warm(self) -> None:
+        """Load what the first pages would otherwise wait for."""
+
+        def load() -> None:
+            catalogue.load()
+            with contextlib.suppress(MissingExtra):
+                segment.arrow()
+
+        await self.thread(load)
 
     async def _mark(self) -> None:
         while True:

@@ -26,6 +26,7 @@ GROUPS = (
     "openclaw",
     "peer",
     "pinch",
+    "presence",
     "relay",
     "snapshot",
     "token",

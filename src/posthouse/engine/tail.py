@@ -36,7 +36,7 @@ class Tail:
     def __init__(self, engine: Engine, after: int, every_s: float = EVERY_S, words: Sequence[str] = ()) -> None:
         """``after``: the offset behind which to begin.
 
-        ``words``: only commits in which one of these stands are told, and the one before each: most are not parsed then.
+        ``words``: only commits in which one of these stands are told, and the one before each; others are not parsed.
         """
         self._engine = engine
         self._words = tuple(words)
@@ -96,14 +96,14 @@ class Tail:
                 gap = chunk.first > self._after + 1
                 # A chunk may begin before the place at which this one began.
                 known = max(0, self._after + 1 - chunk.first)
-                self._after = chunk.last
                 if self._words and not self._speaks_of(chunk):
                     self._skipped = chunk
-                    continue
-                if self._skipped is not None:
-                    self._tell(self._skipped, 0, False)
-                    self._skipped = None
-                self._tell(chunk, known, gap)
+                else:
+                    if self._skipped is not None:
+                        self._tell(self._skipped, 0, False)
+                        self._skipped = None
+                    self._tell(chunk, known, gap)
+                self._after = chunk.last
 
     def _speaks_of(self, chunk: Chunk) -> bool:
         try:

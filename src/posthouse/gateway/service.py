@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..control import gateway as control
+from ..control import presence
 from ..control.rule import Rule
 from ..engine.engine import Engine
 from ..engine.tail import Tail
@@ -158,6 +159,7 @@ class Gateway:
         if self.watch is not None:
             self.watch.start()
         control.running(self.engine, self.live)
+        presence.about(self.engine, OUTBOUND_DESK, self._about)
         for channel, mailbox in zip(self._channels, self.couriers, strict=True):
             await channel.start(self._ports[mailbox])
 
@@ -167,6 +169,7 @@ class Gateway:
             return
         self._running = False
         control.stopped(self.engine)
+        presence.about(self.engine, OUTBOUND_DESK, None)
         if self.watch is not None:
             await self.watch.close()
         ending = [courier.close() for courier in self.couriers.values()]
@@ -204,6 +207,13 @@ class Gateway:
             "accounts": accounts,
             "rates": {desk: self._rates(desk, now_s) for desk in (INBOUND_DESK, OUTBOUND_DESK)},
         }
+
+    def _about(self, mailbox: str) -> Json:
+        """What is known of an account that is connected, for ``presence``; from any thread."""
+        channel = next((c for c, name in zip(self._channels, self.couriers, strict=True) if name == mailbox), None)
+        if channel is None:
+            return {}
+        return {"rtt_s": None, "can": [channel.kind, *(["knows repeats"] if channel.idempotent else [])]}
 
     def _rates(self, desk: str, now_s: float) -> Json:
         by = self.meter.by

@@ -64,10 +64,11 @@ def read(source: ChunkSource, after: int) -> Generator[Chunk, None, None]:
             close()
 
 
-def may_hold(chunk: Chunk, word: str) -> bool:
-    """Whether this text may stand in an event of the chunk: its bytes are looked at, and nothing is parsed."""
+def may_hold(chunk: Chunk, *words: str) -> bool:
+    """Whether one of these texts may stand in an event of the chunk: its bytes are looked at, and nothing is parsed."""
     try:
-        return orjson.dumps(word) in zlib.decompress(chunk.data)
+        data = zlib.decompress(chunk.data)
+        return any(orjson.dumps(word) in data for word in words)
     except zlib.error as error:
         raise StoreCorrupt(f"chunk {chunk.first}-{chunk.last} cannot be read: {error}") from error
 

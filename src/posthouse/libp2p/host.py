@@ -185,6 +185,10 @@ class Host:
         """What a connected peer said of itself; None while it has not."""
         return self._info.get(peer)
 
+    def rtt_s(self, peer: PeerId) -> float | None:
+        """Seconds there and back, as the last keep-alive took them; None while there was none."""
+        return next((each.rtt_s for each in reversed(self._peers.get(peer, ())) if each.rtt_s is not None), None)
+
     async def identified(self, peer: PeerId) -> Info:
         """Wait until a connected peer has said who it is; ConnectionLost if it goes before, or never came."""
         info = self._info.get(peer)

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from ..control import peer as control
+from ..control import presence
 from ..control.peer import HEARD, INBOX_DESK, OUTBOX_DESK, STOP_S, TIMEOUT_S, TRADES, outgoing
 from ..engine.engine import Engine
 from ..errors import ConfigError, EngineClosed, InvalidInput, OutboxFull
@@ -130,6 +131,7 @@ class Peer:
         if isinstance(self.office, Engine):
             self.office.on_call.append(self._told)
             control.running(self.office, self.live)
+            presence.about(self.office, OUTBOX_DESK, self._known)
 
     async def close(self) -> None:
         """End cleanly. Idempotent."""
@@ -140,6 +142,7 @@ class Peer:
         if isinstance(self.office, Engine):
             self.office.on_call.remove(self._told)
             control.stopped(self.office)
+            presence.about(self.office, OUTBOX_DESK, None)
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -193,9 +196,6 @@ class Peer:
         self.courier.posted(peer)
         return id
 
-    def messages(self) -> AsyncIterator[Incoming]:
-        """What has come, as it comes, in order of its trades; settle each with ``done``, ``reject`` or ``retry``."""
-        return self.inbox.messages()
     async def _post(self, peer: str, post: Together) -> Outcome:
         """Post a message; where it can be sent at once, it is taken for that in the same commit."""
         lease = self.courier.wants(peer)
@@ -208,6 +208,9 @@ class Peer:
         finally:
             self.courier.gets(peer, lease, leased)
 
+    def messages(self) -> AsyncIterator[Incoming]:
+        """What has come, as it comes, in order of its trades; settle each with ``done``, ``reject`` or ``retry``."""
+        return self.inbox.messages()
 
     def sent(self, peer: str, id: str) -> MessageView | None:
         """What became of a message that we sent."""
@@ -239,7 +242,18 @@ class Peer:
             "agent": info.agent if info else "",
             "direct": bool(info and frame.PROTOCOL in info.protocols),
             "sync": bool(info and MARK in info.protocols),
+            "rtt_s": self.network.rtt_s(peer),
         }
+
+    def _known(self, name: str) -> dict[str, Any]:
+        """What is known of a peer that is connected, for ``presence``; from any thread."""
+        peer = next((each for each in list(self.network.peers) if str(each) == name), None)
+        if peer is None:
+            return {}
+        found = self._about(peer)
+        words = (("direct", "direct streams"), ("sync", "sync of trades"))
+        can = [word for key, word in words if found[key]] + ([found["agent"]] if found["agent"] else [])
+        return {"rtt_s": found["rtt_s"], "can": can}
 
     # Who comes and goes.
 

@@ -53,6 +53,9 @@ class Network(Protocol):
     def info(self, peer: PeerId) -> Info | None:
         """What a connected peer said of itself; None while it has not."""
 
+    def rtt_s(self, peer: PeerId) -> float | None:
+        """Seconds there and back; None while nobody knows."""
+
     async def open_stream(self, peer: PeerId, *protocols: str) -> Stream:
         """A stream with a peer, which is dialled if it is not connected."""
 

@@ -12,6 +12,7 @@ import asyncio
 import logging
 import re
 import struct
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
@@ -274,7 +275,8 @@ class Wire(WSListener):
     """A WebSocket: the line of one session, and all that picows tells of it (its log, too)."""
 
     __slots__ = (
-        "_closing", "_held", "_held_bytes", "_out", "_out_bytes", "_server", "_session", "_transport", "_write", "_ws",
+        "_closing", "_held", "_held_bytes", "_out", "_out_bytes", "_pinged", "_server", "_session", "_transport",
+        "_write", "_ws", "rtt_s",
     )  # fmt: skip
 
     def __init__(self, server: RelayServer, transport: Any) -> None:
@@ -288,6 +290,9 @@ class Wire(WSListener):
         self._held_bytes = 0
         self._out: list[bytes] | None = None
         self._out_bytes = 0
+        self._pinged: tuple[bytes, float] | None = None
+        self.rtt_s: float | None = None
+        """How long the last ping took there and back, for operators."""
 
     # What the session asks for.
 
@@ -299,6 +304,7 @@ class Wire(WSListener):
     def ping(self, payload: bytes) -> None:
         """A ping."""
         if not self._closing:
+            self._pinged = (payload, time.monotonic())
             self._frame(0x89, payload)
 
     def close(self, code: int, reason: str) -> None:
@@ -394,7 +400,10 @@ class Wire(WSListener):
         elif kind == _BINARY and frame.fin and self._held is None:
             session.frame(frame.get_payload_as_bytes(), True)
         elif kind == _PONG:
-            session.pong(frame.get_payload_as_bytes())
+            payload = frame.get_payload_as_bytes()
+            if self._pinged is not None and self._pinged[0] == payload:
+                self.rtt_s, self._pinged = time.monotonic() - self._pinged[1], None
+            session.pong(payload)
         elif kind == _PING:
             self._frame(0x8A, frame.get_payload_as_bytes())
             session.ping_seen()

@@ -112,6 +112,10 @@ class Registration:
             return KEY_NOT_REGISTERED
         return None
 
+    def state(self, public_key: bytes) -> str | None:
+        """What a key is; None: nobody registered it. From any thread."""
+        return self._states.get(public_key)
+
     def told(self, commands: Sequence[Command]) -> None:
         """Commands that a plain thread applied; called on that thread."""
         for command in commands:

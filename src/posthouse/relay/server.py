@@ -22,11 +22,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from ..control import presence
 from ..engine.engine import Engine
 from ..errors import ConfigError, InvalidInput, PosthouseError
 from ..mailbox.check import check_command
 from ..mailbox.command import Command, Keep, Post
 from ..mailbox.message import Ref
+from ..wire.address import parse_address
 from . import claim, http
 from .blocks import SHELF as BLOCKS
 from .connection import Front, Wire
@@ -180,6 +182,7 @@ class RelayServer:
         blocks = await self._engine.read(_read_blocks)
         self.house.start(blocks)
         self._engine.on_call.append(self._told)
+        presence.about(self._engine, self.house.settings.desk, self._about)
         listen = self._listen
         sockets = _bind(listen.host, listen.port)
         self._server = await self._loop.create_server(
@@ -226,6 +229,7 @@ class RelayServer:
             self._server.close()
         with contextlib.suppress(ValueError):
             self._engine.on_call.remove(self._told)
+        presence.about(self._engine, self.house.settings.desk, None)
         for front in list(self._fronts):
             front.expire()
         self.house.leave()
@@ -246,6 +250,13 @@ class RelayServer:
         self.house.close(lambda: None if closed.done() else closed.set_result(None))
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(closed, 10)
+
+    def _about(self, address: str) -> dict[str, Any]:
+        """What is known of an agent that is connected; from any thread."""
+        session = self.house.online.get(address)
+        line = None if session is None else session.line
+        state = self.registration.state(parse_address(address).public_key)
+        return {"rtt_s": line.rtt_s if isinstance(line, Wire) else None, "can": [f"key {state}"] if state else []}
 
     def _tick(self) -> None:
         """One timer for all: who took too long is ended."""
