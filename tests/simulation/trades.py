@@ -240,12 +240,14 @@ def numbers(party: Party) -> dict[str, list[int]]:
     return found
 
 
-async def story(loop: VirtualLoop, seed: int) -> None:
+async def story(loop: VirtualLoop, seed: int) -> Story:
     """One whole story."""
     # Some senders do not wait for the message before, as other programs do not: what they send overtakes.
     key = Line._key if seed % 3 == 0 else _hasty
     with mock.patch.object(Line, "_key", key):
-        await Story(loop, seed).run()
+        whole = Story(loop, seed)
+        await whole.run()
+    return whole
 
 
 def _hasty(line: Line, delivery: Delivery) -> str:
