@@ -167,3 +167,59 @@ async def test_a_peer_that_never_answers_holds_up_nobody_else(tmp_path: Path) ->
         await until(lambda: alice.stats.acked == 10)
         await until(lambda: alice.stats.unconfirmed >= 10)
         gate.set()
+
+
+@coroutine
+async def test_json_that_others_read_differently_is_refused_on_the_wire(tmp_path: Path) -> None:
+    async with node(tmp_path, ALICE) as alice, plain(BOB) as bob:
+        await bob.dial(alice.host.addresses[0])
+        for body in (
+            b'{"type":"abort","type":"complete"}',
+            b'{"payload":' + b"[" * 10_000 + b"]" * 10_000 + b"}",
+            b'{"timestamp":1' + b"0" * 5_000 + b"}",
+            b'{"payload":1e999}',
+            b'{"payload":"\\ud800"}',
+            b'{"payload":"\xff"}',
+            b'{"capabilities":["a b"]}',
+            b'{"capabilities":' + b"[" + b'"x",' * 20 + b'"x"]}',
+        ):
+            with pytest.raises(Libp2pError):
+                await bob.say(alice.host, len(body).to_bytes(4, "big") + body)
+        assert alice.stats.refused["malformed"] == 8
+        assert frame.acknowledged(await bob.say(alice.host, bob.direct(1))).success
+
+
+@coroutine
+async def test_who_dribbles_a_frame_has_the_time_of_one_frame(tmp_path: Path) -> None:
+    async with node(tmp_path, ALICE, limits(take={"read_s": 0.3})) as alice, plain(BOB) as bob:
+        await bob.dial(alice.host.addresses[0])
+        data = frame.encode(bob.direct(1))
+        stream = await bob.open_stream(alice.host.peer_id, frame.PROTOCOL)
+
+        async def dribble() -> None:
+            for byte in data:
+                await stream.write(bytes((byte,)))
+                await asyncio.sleep(0.01)
+            await stream.read_exactly(1)
+
+        with pytest.raises(Libp2pError):
+            await dribble()
+        assert alice.came == []
+        assert frame.acknowledged(await bob.say(alice.host, bob.direct(1))).success
+
+
+@coroutine
+async def test_names_that_mean_something_elsewhere_are_only_names_here(tmp_path: Path) -> None:
+    names = ("<img src=x onerror=alert(1)>", "'; DROP TABLE message; --", "../../etc/passwd", "a/b\\c", "%s{0}$(id)")
+    async with node(tmp_path, ALICE) as alice, plain(BOB) as bob:
+        await bob.dial(alice.host.addresses[0])
+        for name in names:
+            message = bob.direct(1, trade_id=name, message_id=name, order_id=name)
+            assert frame.acknowledged(await bob.say(alice.host, message)).success
+        assert [(m.trade, m.id, m.order) for m in alice.came] == [(name,) * 3 for name in names]
+        seen = {e.message_id: (e.mailbox, e.lane) for _, _, e in alice.engine.store.events() if e.event == "delivered"}
+        assert seen == {name: (id_of(BOB), name) for name in names}
+        for name in ("two\nlines", "\x1b[2J", "\u202e", "\0"):
+            with pytest.raises(Libp2pError):
+                await bob.say(alice.host, bob.direct(1, trade_id=name, message_id="m"))
+        assert alice.stats.refused["malformed"] == 4
