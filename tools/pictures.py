@@ -27,7 +27,7 @@ from posthouse.control.operator import Operator
 ROOT = Path(__file__).parents[1]
 PICTURES = ROOT / "docs" / "pictures"
 CHROMIUM = "/usr/bin/chromium"
-SIZE = {"width": 1180, "height": 820}
+SIZE = {"width": 1280, "height": 860}
 WAIT_S = 1_200.0
 DEAD = 5
 PACE = "2"
@@ -69,7 +69,7 @@ def wait(config: Config) -> str:
         books = ask(config, "books.summary")
         events = ask(config, "journal.events", last=500)["events"]
         answered = [row["cause_id"] for row in events if row["event"] == "posted" and row["cause_id"]]
-        if dead >= DEAD and not isinstance(books, Refused) and books["totals"]["posted"] > 100 and answered:
+        if dead >= DEAD and not isinstance(books, Refused) and books["totals"]["posted"] and answered:
             return str(answered[0])
         print(f"{dead} dead letters, {'no books yet' if isinstance(books, Refused) else 'books'}", flush=True)
         time.sleep(5)
@@ -78,9 +78,9 @@ def wait(config: Config) -> str:
 
 def look(page: Page, name: str, path: str) -> None:
     """One page in both themes."""
-    page.goto(path)
     for theme in THEMES:
         page.emulate_media(color_scheme=theme)
+        page.goto(path)
         page.screenshot(path=PICTURES / f"{name}-{theme}.png")
     page.emulate_media(color_scheme="light")
 
@@ -88,7 +88,7 @@ def look(page: Page, name: str, path: str) -> None:
 def main() -> None:
     PICTURES.mkdir(parents=True, exist_ok=True)
     with (
-        tempfile.TemporaryDirectory(prefix="posthouse-pictures-") as folder,
+        tempfile.TemporaryDirectory(prefix="posthouse-") as folder,
         demo(Path(folder) / "demo") as (
             summary,
             config,
