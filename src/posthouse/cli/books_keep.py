@@ -4,13 +4,14 @@ In: the configuration. Out: the lake's tables, and a line of the log for each tu
 ``main`` is the process, started with ``python -m posthouse.cli.books_keep``. They talk over pipes, in lines of JSON:
 settings first, then ``run``, answered by lines of progress and by what was done. Spark is started at the first turn
 that has something to do and stays warm from then on. The process has a bounded heap and, unless a setting says
-otherwise, takes the processor only when nobody else wants it. It ends when its standard input does, so it never outlives the server, however that ends; a turn
-that is cut short is done again by the next one.
+otherwise, takes the processor only when nobody else wants it. It ends when its standard input does, so it never
+outlives the server, however that ends; a turn that is cut short is done again by the next one.
 """
 
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import importlib.util
 import json
@@ -127,11 +128,9 @@ class Keeper:
         if loop is None:
             raise StoreUnavailable("the books are not kept here any more; the log says why")
         turn = asyncio.run_coroutine_threadsafe(self._now(), loop)
-        while True:
-            try:
-                return turn.result(REPORT_S)
-            except TimeoutError:
-                report(*self._progress)
+        while not concurrent.futures.wait((turn,), REPORT_S).done:
+            report(*self._progress)
+        return turn.result()
 
     async def _now(self) -> Answer:
         assert self._stop is not None

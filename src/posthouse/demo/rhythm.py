@@ -13,8 +13,6 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-PACE_MAX = 100.0
-
 
 class Rhythm:
     """The chance and the time of one actor."""

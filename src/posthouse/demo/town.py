@@ -1,8 +1,8 @@
 """The town: the chat network of the demo, a WebSocket server that the gateway's channel connects to.
 
-In: what people say, and frames of the gateway. Out: frames to it (the protocol of the channel ``websocket``), and what
-was answered, counted. A message is brought again with each connection until the gateway has said that it has it; a
-part that comes twice is known by its key. It can be shut for a while, and can refuse parts: so networks are.
+In: what people say, and frames of the gateway. Out: frames to it (the protocol of the channel ``websocket``).
+A message is brought again with each connection until the gateway has said that it has it; a part that comes twice is
+known by its key. It can be shut for a while, and can refuse parts: so networks are.
 It listens on the loopback only, and only who knows its path may connect.
 """
 
@@ -44,8 +44,6 @@ class Town:
         self._shut = False
         self._refusing = 0
         self._runner: web.AppRunner | None = None
-        self.answered = 0
-        """Parts that it took, each counted once."""
 
     async def start(self) -> None:
         """Open it."""
@@ -127,7 +125,6 @@ class Town:
             return {"type": "failed", "key": key, "error": "transient", "text": "the town's post is on strike"}
         if key not in self._keys:
             self._keys[key] = None
-            self.answered += 1
             if len(self._keys) > KEYS_MAX:
                 self._keys.popitem(last=False)
         return {"type": "sent", "key": key, "id": key[-12:]}
