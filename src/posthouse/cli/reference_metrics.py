@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..console import metrics as console
 from ..gateway import metrics as gateway
 from ..gateway.api import metrics as api
 from ..metrics import FAMILIES, Family
@@ -16,6 +17,7 @@ TABLES: dict[str, tuple[Family, ...]] = {
     "The gateway": gateway.FAMILIES,
     "The gateway's HTTP API": api.FAMILIES,
     "The peer": peer.FAMILIES,
+    "The console": console.FAMILIES,
     "Traces": traces.FAMILIES,
 }
 """All metrics, by the part that tells them."""

@@ -278,6 +278,8 @@ class _Server:
         """Start the gateway, if it is wanted and installed."""
         config = self._config
         if not config.switch("gateway.enabled"):
+            if config.alerts:
+                _log.warning("alert rules are not judged: the gateway does that, and it is off (gateway.enabled)")
             return None
         try:
             from ..gateway import metrics as gateway_metrics
@@ -346,6 +348,7 @@ class _Server:
         if not config.switch("console.enabled"):
             return None, None
         try:
+            from ..console import metrics as console_metrics
             from ..console import setup
         except ModuleNotFoundError as error:
             if error.name not in ("aiohttp", "jinja2", "markupsafe"):
@@ -365,6 +368,8 @@ class _Server:
             streams = peer.host
             console.snapshots.online["peers"] = lambda: len(streams.peers)
         await console.start()
+        if self._metrics is not None:
+            self._metrics.registry.register(console_metrics.ConsoleCollector(console))
         self._on_hangup(loop, console.reload)
         return console.address, setup.log_in_url(console, config)
 

@@ -294,6 +294,7 @@ ACTS: tuple[Act, ...] = (
         "How long the gateway's queues are, how fast they move, and what fails.",
         ("running", "accounts", "desks"),
     ),
+    Act("alerts.ls", VIEWER, (), "Alert rules, what each sees now and how it stands.", ("alerts",)),
     Act(
         "presence.counts",
         VIEWER,

@@ -1,16 +1,18 @@
 """The flow: how long messages wait and take, in how many attempts and to which end, by desk and kind.
 
-In: the journal's events in their order, and the offset of each commit. Out: histograms and counts since the start.
+In: the journal's events in their order, commit by commit. Out: histograms and counts since the start.
 
 When a message was posted stands in its first event only, so the instants of unfinished messages are remembered,
-``OPEN_MAX`` of them; of others the store is asked, ``LOOKUPS_MAX`` times a turn. What neither tells is untimed.
+``OPEN_MAX`` of them at most; of others the store is asked, ``LOOKUPS_MAX`` times a turn. What neither tells is untimed.
 Kinds are what posters say: ``KINDS_MAX`` of a desk are told apart, all others are one.
 """
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 
 from prometheus_client.core import Metric
 
@@ -67,7 +69,8 @@ UNTIMED = Family(
 FAMILIES = (WAIT, DELIVERY, TAKEN, ENDED, ACKNOWLEDGED, UNTIMED)
 
 _FINISHED = frozenset({ev.DELIVERED, ev.DIED, ev.EXPIRED, ev.CANCELLED})
-_ASIDE = frozenset({ev.PARKED, ev.UNCERTAIN})
+_COUNTED = _FINISHED | {ev.PARKED, ev.UNCERTAIN}
+_ENDS = _COUNTED | {ev.RETRIED}
 _FAILED = frozenset(
     {
         *((ev.RETRIED, reason) for reason in ev.REASONS[ev.RETRIED]),
@@ -78,7 +81,8 @@ _FAILED = frozenset(
         (ev.PARKED, "attempts"),
     }
 )
-_LIVE, _STORED = 1, 2
+_WAITING, _LIVE, _STORED = 0, 1, 2
+"""How a message was leased last: not yet, with its post, later."""
 
 
 class _Tally:
@@ -90,35 +94,26 @@ class _Tally:
         self.wait = Histogram(SECONDS)
         self.live = Histogram(SECONDS)
         self.stored = Histogram(SECONDS)
-        self.attempts = Histogram(ATTEMPTS)
-        self.ended: Counter[str] = Counter()
+        self.attempts: dict[int, int] = {}
+        """Messages by their attempts."""
+        self.ended: dict[str, int] = {}
         self.ok = 0
         self.failed = 0
 
 
-class _Life:
-    """What is remembered of an unfinished message."""
-
-    __slots__ = ("commit", "lease", "posted_at")
-
-    def __init__(self, posted_at: Instant, commit: int) -> None:
-        self.posted_at = posted_at
-        self.commit = commit
-        self.lease = 0
-        """How it was leased last: live, stored, or 0 for not yet."""
-
-
 Key = tuple[str, str, str, str]
+Life = int
+"""What is remembered of an unfinished message: four times the instant of its post, and how it was leased last."""
 
 
 class Flow:
-    """Counts what it is told; from one thread at a time."""
+    """Counts what it is told; from one thread at a time. A busy server has many events, so each costs little."""
 
     def __init__(self, desk: Callable[[str], str], posted_at: Callable[[Ref], Instant | None]) -> None:
         """``desk`` is the label of a desk; ``posted_at`` asks the store when a message was posted."""
         self._desk = desk
         self._posted_at = posted_at
-        self._open: OrderedDict[Key, _Life] = OrderedDict()
+        self._open: dict[Key, Life] = {}
         self._tallies: dict[tuple[str, str], _Tally] = {}
         self._kinds: Counter[str] = Counter()
         self._lookups = 0
@@ -128,64 +123,74 @@ class Flow:
         """A new turn begins: the store may be asked again."""
         self._lookups = LOOKUPS_MAX
 
-    def take(self, events: Sequence[Event], commit: int) -> None:
-        """Count the events of one commit, which begins at this offset."""
-        remembered = self._open
+    def take(self, events: Sequence[Event]) -> None:
+        """Count the events of one commit."""
+        # What is posted here; most of it is leased here too, and much is over before anybody must remember it.
+        fresh: dict[Key, Life] = {}
+        tallies = self._tallies
         for event in events:
             name = event.event
             if name == ev.POSTED:
-                remembered[event.desk, event.mailbox, event.sender, event.message_id] = _Life(event.at, commit)
+                fresh[event.desk, event.mailbox, event.sender, event.message_id] = event.at << 2
             elif name == ev.LEASED:
-                self._leased(event, commit)
-            elif name in _FINISHED:
-                self._finished(event)
-            elif name in _ASIDE or name == ev.RETRIED:
-                tally = self._tally(event.desk, event.kind)
-                if name in _ASIDE:
-                    tally.ended[name] += 1
+                self._leased(event, fresh)
+            elif name in _ENDS:
+                tally = tallies.get((event.desk, event.kind)) or self._tally(event.desk, event.kind)
+                if name in _FINISHED:
+                    self._finished(event, tally, fresh)
+                if name in _COUNTED:
+                    tally.ended[name] = tally.ended.get(name, 0) + 1
                 if (name, event.reason) in _FAILED:
                     tally.failed += 1
-        while len(remembered) > OPEN_MAX:
-            remembered.popitem(last=False)
+        if fresh:
+            self._open.update(fresh)
+            if len(self._open) > OPEN_MAX:
+                # The older half goes: of what is left of it the store is asked.
+                kept = islice(self._open.items(), len(self._open) - max(1, OPEN_MAX // 2), None)
+                self._open = dict(kept)
 
-    def _leased(self, event: Event, commit: int) -> None:
+    def _leased(self, event: Event, fresh: dict[Key, Life]) -> None:
         key = (event.desk, event.mailbox, event.sender, event.message_id)
+        life = fresh.get(key)
+        if life is not None:
+            if not life & 3:
+                self._tally(event.desk, event.kind).wait.observe(0.0)
+            fresh[key] = life & ~3 | _LIVE
+            return
         life = self._open.get(key)
         if life is None:
             life = self._asked(key)
             if life is None:
                 return
-            self._open[key] = life
             if event.attempt > 1:
-                life.lease = _STORED
-        if not life.lease:
-            waited_us = max(0, event.at - life.posted_at)
+                life |= _STORED
+        if not life & 3:
+            waited_us = max(0, event.at - (life >> 2))
             self._tally(event.desk, event.kind).wait.observe(waited_us / SECOND)
-        life.lease = _LIVE if life.commit == commit else _STORED
+        self._open[key] = life & ~3 | _STORED
 
-    def _finished(self, event: Event) -> None:
-        tally = self._tally(event.desk, event.kind)
-        tally.ended[event.event] += 1
-        tally.attempts.observe(event.attempt)
+    def _finished(self, event: Event, tally: _Tally, fresh: dict[Key, Life]) -> None:
+        attempt = event.attempt
+        tally.attempts[attempt] = tally.attempts.get(attempt, 0) + 1
         key = (event.desk, event.mailbox, event.sender, event.message_id)
-        life = self._open.pop(key, None)
+        life = fresh.pop(key, None)
+        if life is None:
+            life = self._open.pop(key, None)
         if event.event != ev.DELIVERED:
-            if (event.event, event.reason) in _FAILED:
-                tally.failed += 1
             return
         tally.ok += 1
         if life is None and (life := self._asked(key)) is None:
             self.untimed += 1
             return
-        took_s = max(0, event.at - life.posted_at) / SECOND
-        (tally.live if life.lease == _LIVE else tally.stored).observe(took_s)
+        took_s = max(0, event.at - (life >> 2)) / SECOND
+        (tally.live if life & 3 == _LIVE else tally.stored).observe(took_s)
 
-    def _asked(self, key: Key) -> _Life | None:
+    def _asked(self, key: Key) -> Life | None:
         if self._lookups <= 0:
             return None
         self._lookups -= 1
         posted_at = self._posted_at(Ref(*key))
-        return None if posted_at is None else _Life(posted_at, 0)
+        return None if posted_at is None else posted_at << 2
 
     def _tally(self, desk: str, kind: str) -> _Tally:
         found = self._tallies.get((desk, kind))
@@ -206,7 +211,7 @@ class Flow:
         yield WAIT.distributed({key: tally.wait for key, tally in tallies if tally.wait.count})
         paths = [((*key, path), getattr(tally, path)) for key, tally in tallies for path in ("live", "stored")]
         yield DELIVERY.distributed({key: source for key, source in paths if source.count})
-        yield TAKEN.distributed({key: tally.attempts for key, tally in tallies if tally.attempts.count})
+        yield TAKEN.distributed({key: _distributed(tally.attempts) for key, tally in tallies if tally.attempts})
         yield ENDED.by({(*key, name): count for key, tally in tallies for name, count in sorted(tally.ended.items())})
         results = {
             (*key, result): getattr(tally, result)
@@ -216,3 +221,14 @@ class Flow:
         }
         yield ACKNOWLEDGED.by(results)
         yield UNTIMED.of(self.untimed)
+
+
+def _distributed(counts: Mapping[int, int]) -> Histogram:
+    """Counted whole numbers as a histogram."""
+    found = Histogram(ATTEMPTS)
+    # A copy: another thread may be counting.
+    for value, count in dict(counts).items():
+        found.counts[bisect_left(found.bounds, value)] += count
+        found.count += count
+        found.sum += value * count
+    return found

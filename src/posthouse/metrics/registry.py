@@ -77,7 +77,7 @@ class Metrics:
                 # A chunk may begin before the place at which counting began.
                 fresh = events[max(0, self._counted + 1 - chunk.first) :]
                 self._tally(fresh)
-                self.flow.take(fresh, chunk.first)
+                self.flow.take(fresh)
                 self._counted = chunk.last
 
     def _tally(self, events: Sequence[Event]) -> None:

@@ -57,6 +57,15 @@ def test_a_server_judges_and_tells_and_a_trial_is_told_too(house: House, told: P
     assert house.json("alerts", "ls")["alerts"][0]["state"] == "firing"
 
 
+def test_a_server_without_a_gateway_says_that_nobody_judges(house: House, told: Path) -> None:
+    server = house.spawn("up", "--no-gateway", "--no-relay", "--no-console", "--no-metrics", "--json")
+    assert server.stdout is not None
+    assert server.stdout.readline() == "{\n"
+    server.terminate()
+    _, said = server.communicate(timeout=60)
+    assert "alert rules are not judged: the gateway does that, and it is off" in said
+
+
 def test_a_trial_without_a_server_is_kept(house: House, told: Path) -> None:
     house.post("m1")
     assert "is kept and not delivered yet" in house.run("alerts", "test", "--wait", "0").stdout
