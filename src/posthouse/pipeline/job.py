@@ -10,9 +10,10 @@ is read at the versions that its plan recorded.
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -36,6 +37,10 @@ BATCH_EVENTS = 64_000_000
 """Events of one batch, unless a segment alone has more."""
 PARTITION_EVENTS = 1_000_000
 """Events of a batch that are worked off at one time."""
+SUMMED = 8
+"""Events for each of their sums, at least."""
+READ_BACK = ("events", "messages", "anomalies", "partials", "carried")
+"""Tables that a batch starts from."""
 KEY = schema.IDENTITY
 TAKING_IN = ("events", *SILVER, "segments")
 STAGES = ("planned", "events", *SILVER, "segments", "committed", *GOLD, "done")
@@ -282,23 +287,23 @@ class Job:
 
     def _carry_out(self, plan: Plan, journal: Journal | None) -> None:
         """Write a batch into all tables and commit it; what is there already is skipped."""
-
         if plan.new and journal is None:
             raise InvalidInput(f"the lake {self.ledger.place} has an unfinished batch: run it first")
         before = replace(plan.after, segments=tuple(set(plan.after.segments) - set(plan.new)))
         new = self._new_events(plan, journal, before.known())
         scratch = Scratch(self.ledger)
         scratch.clear()
-        self._widen(sum(segment.events for segment in plan.new))
         # As the tables were before anything of the batch was written.
-        past = {} if plan.mode == REBUILD else {name: self.tables.load(name, plan) for name in plan.versions}
-        with ThreadPoolExecutor(max_workers=1) as beside:
+        known = () if plan.mode == REBUILD else (name for name in READ_BACK if name in plan.versions)
+        past = {name: self.tables.load(name, plan) for name in known}
+        with self._wide(_size(plan)), ThreadPoolExecutor(max_workers=1) as beside:
             # The events are written while the other tables are made of them.
             events = beside.submit(self._write_events, plan, new, past)
             made = self._make(plan, new, past, scratch.keep)
             events.result()
-        self._reach("events")
-        self._conclude(plan, self._write(made, plan))
+            self._reach("events")
+            dirty = self._write(made, plan)
+        self._conclude(plan, dirty)
 
     def _make(
         self,
@@ -452,11 +457,17 @@ class Job:
             )
         )
 
-    def _widen(self, events: int) -> None:
-        """More partitions for a large batch, so that each fits into memory."""
-        wanted = events // PARTITION_EVENTS
-        if wanted > int(self.spark.conf.get("spark.sql.shuffle.partitions", "200") or 0):
-            self.spark.conf.set("spark.sql.shuffle.partitions", str(wanted))
+    @contextlib.contextmanager
+    def _wide(self, events: int) -> Iterator[None]:
+        """More partitions while much is worked off, so that each fits into memory."""
+        option = "spark.sql.shuffle.partitions"
+        usual = self.spark.conf.get(option, "200") or "200"
+        if (wanted := events // PARTITION_EVENTS) > int(usual):
+            self.spark.conf.set(option, str(wanted))
+        try:
+            yield
+        finally:
+            self.spark.conf.set(option, usual)
 
     def _withdraw(self, found: held.Held, batch: int) -> None:
         """Take out the finished rows that come again. Done twice it finds nothing: those of the batch stay."""
@@ -477,7 +488,8 @@ class Job:
             self._stage("done")
             return
         partials = self.tables.load("partials").drop("batch")
-        with ThreadPoolExecutor(max_workers=len(GOLD)) as pool:
+        all_of_it = sum(segment.events for segment in state.segments) if "*" in state.dirty else 0
+        with self._wide(all_of_it // SUMMED), ThreadPoolExecutor(max_workers=len(GOLD)) as pool:
             doing = {name: pool.submit(self._derive_one, name, partials, state) for name in GOLD}
             for name, each in doing.items():
                 each.result()
@@ -551,6 +563,14 @@ class Job:
         plan = self.ledger.plan()
         if plan is not None and plan.batch > self.ledger.state().batch:
             raise InvalidInput(f"a run of the lake {self.ledger.place} was interrupted: run it before you {doing}")
+
+
+def _size(plan: Plan) -> int:
+    """How many events a batch works off."""
+    if plan.mode != RECOMPUTE:
+        return sum(segment.events for segment in plan.new)
+    nodes = {segment.node for segment in plan.new}
+    return sum(segment.events for segment in plan.after.segments if not nodes or segment.node in nodes)
 
 
 def _every_day() -> list[str]:
