@@ -31,7 +31,6 @@ DEAD = 2_000
 """Messages that are dead letters in the end, but for the last, which are still worked on."""
 FLYING = 10
 TENANT = "tenant-00000"
-BODY = b"x" * 100
 
 
 @dataclass(frozen=True)
@@ -59,14 +58,10 @@ def fill(engine: Engine, config: Config, size: Size, told: Callable[[int], None]
     for number in range(size.messages):
         box = number % size.mailboxes
         if box % 10:
-            message = Message(
-                "relay", f"pinch:agent-{box:05}@relay", f"m-{number:07}", b"x" * 100, sender="pinch:s@relay"
-            )
+            message = Message("relay", f"pinch:agent-{box:05}@relay", id_of(number), b"x" * 100, sender="pinch:s@relay")
         else:
             lane = f"session-{number // size.mailboxes % 3}"
-            message = Message(
-                "inbound", f"tenant-{box:05}", f"m-{number:07}", b"x" * 100, sender="web/main/a", lane=lane
-            )
+            message = Message("inbound", f"tenant-{box:05}", id_of(number), b"x" * 100, sender="web/main/a", lane=lane)
         batch.append(Post(message))
         if len(batch) == BATCH:
             engine.call(*batch)
@@ -89,6 +84,11 @@ def fill(engine: Engine, config: Config, size: Size, told: Callable[[int], None]
         engine.call(*map(Post, new))
 
 
+def id_of(number: int) -> str:
+    """An id as clients make them: nothing about it tells when it was made."""
+    return f"{number * 0x9E3779B97F4A7C15 % 2**64:016x}"
+
+
 def paths(size: Size) -> dict[str, str]:
     """Every page, with something worth showing on it."""
     box = {"desk": "inbound", "mailbox": TENANT}
@@ -103,9 +103,12 @@ def paths(size: Size) -> dict[str, str]:
         "mailbox": "/mailbox?" + urlencode(box),
         "lane": "/lane?" + urlencode({**box, "lane": "session-1"}),
         "lane in flight": "/lane?" + urlencode({**box, "mailbox": busy, "lane": "session-0"}),
-        "message, old": "/message?id=m-0000011",
-        "message, new": f"/message?id=m-{size.messages - 2:07}",
-        "message, dead": "/message?id=m-0000000",
+        "message, old": f"/message?id={id_of(11)}",
+        "message, new": f"/message?id={id_of(size.messages - 2)}",
+        "message, dead": f"/message?id={id_of(0)}",
+        "purge?": "/confirm/mailbox.purge?" + urlencode(box),
+        "dead letters": "/dead",
+        "peers and agents": "/peers",
         "settings": "/settings",
         "audit": "/audit",
     }

@@ -1,6 +1,6 @@
 """The console's pages on a full store, and what fifty viewers cost the relay.
 
-    ./dev bench console [--quick] [--folder DIR]
+    ./dev bench console [--quick] [--only pages|viewers] [--folder DIR]
 
 First a store with 1 M messages in 100 k mailboxes and 1 M events of the journal, and how long each page takes. Then a
 relay with agents that send 1,000 messages/s, in turns with nobody and with 50 viewers of the live overview. It exits
@@ -18,11 +18,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
-import aiohttp
 import uvloop
 from _pages import Size, filled, measure
 from _pinch import Load, Measured, Pairs
@@ -48,14 +47,18 @@ def main() -> int:
     with work_folder(options.folder, "console") as folder:
         if not print_place(console, folder):
             return 2
-        good = pages(console, folder / "full", size)
-        good &= viewers(console, folder / "live", 3 if options.quick else ROUNDS)
+        good = True
+        if options.only in (None, "pages"):
+            good = pages(console, folder / "full", size)
+        if options.only in (None, "viewers"):
+            good &= viewers(console, folder / "live", 3 if options.quick else ROUNDS)
     return 0 if good else 1
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="./dev bench console", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="a smaller store and fewer rounds")
+    parser.add_argument("--only", choices=("pages", "viewers"), help="one of the two halves")
     parser.add_argument("--folder", type=Path, metavar="DIR", help="where to make the files [default: bench/results]")
     return parser.parse_args()
 
@@ -140,28 +143,25 @@ def running(folder: Path) -> Iterator[Server]:
         server.stop()
 
 
-@contextlib.asynccontextmanager
-async def looking(server: Server, token: str, count: int) -> AsyncIterator[list[int]]:
-    """So many viewers of the live overview; how many snapshots each has seen."""
-    seen = [0] * count
+class Viewers:
+    """Viewers in a process of their own."""
 
-    async def look(session: aiohttp.ClientSession, number: int) -> None:
-        async with session.get(f"{server.console}/api/v1/live") as stream:
-            assert stream.status == 200, await stream.text()
-            async for line in stream.content:
-                seen[number] += line.startswith(b"data: ")
+    def __init__(self, server: Server, token: str, count: int) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("_viewers.py")), f"{server.console}/api/v1/live", str(count)],
+            env={**os.environ, "TOKEN": token},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        if self._process.stdout.readline() != "all look\n":
+            raise SystemExit("the viewers did not come")
 
-    headers = {"Authorization": f"Bearer {token}"}
-    timeout = aiohttp.ClientTimeout(total=None)
-    connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(headers=headers, connector=connector, timeout=timeout) as session:
-        tasks = [asyncio.create_task(look(session, number)) for number in range(count)]
-        try:
-            yield seen
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+    def leave(self) -> int:
+        """Let them go; how many snapshots the least lucky one saw."""
+        seen, _ = self._process.communicate("", timeout=30)
+        return int(seen)
 
 
 async def compare(server: Server, token: str, rounds: int) -> tuple[list[Measured], list[Measured], int]:
@@ -171,9 +171,9 @@ async def compare(server: Server, token: str, rounds: int) -> tuple[list[Measure
         await pairs.offer(OFFERED_PER_S, WARM_S)
         for _ in range(rounds):
             alone.append(await pairs.offer(OFFERED_PER_S, ROUND_S))
-            async with looking(server, token, VIEWERS) as seen:
-                watched.append(await pairs.offer(OFFERED_PER_S, ROUND_S))
-                least = min(least, *seen)
+            looking = await asyncio.to_thread(Viewers, server, token, VIEWERS)
+            watched.append(await pairs.offer(OFFERED_PER_S, ROUND_S))
+            least = min(least, await asyncio.to_thread(looking.leave))
     return alone, watched, least
 
 

@@ -63,14 +63,9 @@ class _Api:
         header = request.headers.get(hdrs.AUTHORIZATION)
         found: Visitor | None
         if header is not None:
-            address = request.remote or ""
-            tries = console.access.tries
-            if wait_s := tries.wait_s(address, now):
-                wait = str(math.ceil(wait_s))
-                raise Problem("rate_limited", f"too many wrong tokens; wait {wait} s", {"Retry-After": wait})
             found = console.access.bearer(header)
             if found is None:
-                tries.wrong(address, now)
+                self._wrong(request.remote or "", now)
         else:
             found = console.visitor(request)
             mark = request.headers.get(CSRF, "").encode(errors="replace")
@@ -85,6 +80,14 @@ class _Api:
         if found.role < role:
             raise Problem("forbidden", f"this is for the role {role.word}; yours is {found.role.word}")
         return found
+
+    def _wrong(self, address: str, now: float) -> None:
+        """A token that is nothing here. Whoever has a right one is not shut out by others at his address."""
+        tries = self._console.access.tries
+        if wait_s := tries.wait_s(address, now):
+            wait = str(math.ceil(wait_s))
+            raise Problem("rate_limited", f"too many wrong tokens; wait {wait} s", {"Retry-After": wait})
+        tries.wrong(address, now)
 
     def get(self, act: Act) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         """The handler of an act that only looks."""

@@ -66,10 +66,11 @@ def _is_ours(given: str, public_host: str | None) -> bool:
 
 
 def check_origin(request: web.Request, scheme: str) -> None:
-    """A request that may change something comes from our own pages, or from no page at all."""
-    if request.method in SAFE:
-        return
-    site = request.headers.get("Sec-Fetch-Site", "same-origin")
+    """What a script asks, or what may change something, comes from our own pages, or from no page at all.
+
+    A link on another site may lead here: browsers say no Origin then, and send no cookie of ours.
+    """
+    site = request.headers.get("Sec-Fetch-Site", "same-origin") if request.method not in SAFE else "none"
     origin = request.headers.get(hdrs.ORIGIN)
     ours = f"{scheme}://{request.headers.get(hdrs.HOST, '')}"
     if site not in ("same-origin", "none") or (origin is not None and origin.lower() != ours.lower()):

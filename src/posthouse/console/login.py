@@ -8,6 +8,7 @@ nobody in by being looked at.
 from __future__ import annotations
 
 import hmac
+import logging
 import math
 import time
 from typing import TYPE_CHECKING
@@ -22,7 +23,10 @@ from .way import LOG_IN, safe_next, see_other
 if TYPE_CHECKING:
     from .server import Console
 
-NONCE = "posthouse_form"
+log = logging.getLogger("posthouse.console")
+
+FORM_S = 3_600.0
+"""How long the log-in page is good for."""
 
 
 def route(console: Console, router: web.UrlDispatcher) -> None:
@@ -36,6 +40,10 @@ def route(console: Console, router: web.UrlDispatcher) -> None:
 class _Login:
     def __init__(self, console: Console) -> None:
         self._console = console
+
+    @property
+    def _nonce(self) -> str:
+        return f"posthouse_form_{self._console.port}"
 
     async def show(self, request: web.Request) -> web.StreamResponse:
         if self._console.visitor(request) is not None and "once" not in request.query:
@@ -54,7 +62,7 @@ class _Login:
             "error": error,
         }
         response = html(self._console.renderer.page("login.html", values), status)
-        self._set(response, NONCE, nonce, 3_600)
+        self._set(response, self._nonce, nonce, FORM_S)
         return response
 
     def _set(self, response: web.StreamResponse, name: str, value: str, age_s: float) -> None:
@@ -72,7 +80,7 @@ class _Login:
                 {"Retry-After": str(math.ceil(wait_s))},
             )
         given = fields_of(await console.body(request), request)
-        nonce = request.cookies.get(NONCE, "")
+        nonce = request.cookies.get(self._nonce, "")
         if not nonce or not hmac.compare_digest(given.get("csrf", "").encode(), access.form_mark(nonce).encode()):
             return self._page(
                 request,
@@ -81,14 +89,17 @@ class _Login:
                 status=403,
             )
         cookie = access.log_in(given.get("token", "").strip())
-        if cookie is None:
+        visitor = None if cookie is None else access.visitor(cookie)
+        if cookie is None or visitor is None:
             access.tries.wrong(address, now)
+            log.warning("a log-in from %s had no token that is known", address)
             return self._page(
                 request, given.get("next", "/"), error="This token is not known here, or has no role.", status=401
             )
         response = see_other(safe_next(given.get("next", "/")))
         self._set(response, console.cookie, cookie, console.limits.session_s)
-        response.del_cookie(NONCE, path="/")
+        response.del_cookie(self._nonce, path="/")
+        log.info("%s logged in from %s", visitor.by, address)
         return response
 
     async def log_out(self, request: web.Request) -> web.StreamResponse:

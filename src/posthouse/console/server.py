@@ -271,7 +271,8 @@ class Console:
     @property
     def cookie(self) -> str:
         """The name of the session's cookie. Over TLS it is one that no other host could have set."""
-        return "__Host-posthouse" if self.scheme == "https" else "posthouse"
+        # Browsers tell hosts apart, but not ports: a second console here has another cookie.
+        return f"{'__Host-' if self.scheme == 'https' else ''}posthouse_{self.port}"
 
     def new_secret(self) -> str:
         """Something nobody can guess."""
