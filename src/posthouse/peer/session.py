@@ -289,7 +289,7 @@ class Session:
     def learn(self, peer: str, answer: Direct, path: Path) -> tuple[Command, ...]:
         """Note what an acknowledgement says of its sender; what has to be applied for it."""
         trade = self.trades.get(answer.trade_id)
-        if trade is None or trade.peer != peer:
+        if trade is None or trade.peer != peer or (trade.theirs and not answer.capabilities):
             return ()
         now = capability.learned(trade, answer.capabilities, path, self.rules.direct)
         if now == trade:
