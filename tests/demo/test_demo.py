@@ -129,7 +129,7 @@ def test_a_demo_that_was_killed_goes_on_and_its_books_close(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1_800)
 def test_spark_keeps_the_books_of_a_demo_that_was_killed_and_an_oracle_agrees(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
     faults = (*FAULTS[:-1], "the books took in")
