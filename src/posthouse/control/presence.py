@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -45,14 +45,16 @@ class Party:
         self.went_at: Instant | None = None
         self.reason: str | None = None
         """Why it went, last."""
-        self.stretches: deque[tuple[Instant, Instant]] = deque(maxlen=STRETCHES_MAX)
+        # Lists: most parties have few of each, and an empty deque is large.
+        self.stretches: list[tuple[Instant, Instant]] = []
         """When it was online, up to the last time that it went."""
-        self.began: deque[Instant] = deque(maxlen=10 * STRETCHES_MAX)
+        self.began: list[Instant] = []
         """When its connections began."""
 
     def came(self, note: Note) -> None:
         self.holders.add(note.holder or "")
         self.began.append(note.at)
+        del self.began[: -10 * STRETCHES_MAX]
         if self.came_at is None:
             self.came_at = note.at
 
@@ -65,6 +67,7 @@ class Party:
         if self.holders or self.came_at is None:
             return
         self.stretches.append((self.came_at, max(at, self.came_at)))
+        del self.stretches[:-STRETCHES_MAX]
         self.came_at, self.went_at, self.reason = None, at, reason
 
     def ended(self, at: Instant) -> None:
