@@ -141,6 +141,7 @@ def test_a_taken_port_is_told_in_one_line(tmp_path: Path) -> None:
         other = setup.make(load({}, tmp_path, {"console.port": Given(str(c.console.port), "test")}), c.engine)
         with pytest.raises(ConfigError) as caught:
             await other.start()
+        assert str(caught.value).endswith("(console.host, console.port)")
         assert "\n" not in str(caught.value)
         await other.close()
 

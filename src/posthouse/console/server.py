@@ -156,8 +156,10 @@ class Console:
             self.attendance.start()
             await self._listener.start()
             self._tasks.append(asyncio.create_task(self._warm(), name="console warms up"))
-        except BaseException:
+        except BaseException as error:
             await self.close()
+            if isinstance(error, ConfigError):
+                raise ConfigError(f"{error} (console.host, console.port)") from error
             raise
 
     async def close(self) -> None:
