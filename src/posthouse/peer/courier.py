@@ -169,6 +169,8 @@ class Courier:
         for line in lines:
             line.task.cancel()
         await asyncio.gather(*(line.task for line in lines), return_exceptions=True)
+        for line in lines:
+            line.settle()
         sends = [task for line in lines for task in line.tasks]
         if sends:
             await asyncio.wait(sends, timeout=self.limits.grace_s)

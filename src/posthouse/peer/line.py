@@ -354,6 +354,11 @@ class Line:
             return False
         return courier.session.acknowledges_gossip(trade) is None
 
+    def settle(self) -> None:
+        """Settle at once what was acknowledged: the courier stops."""
+        if self._done:
+            self._flush()
+
     def _flush(self) -> asyncio.Task[None]:
         """Settle what was tried, and take ahead for the trades that go on."""
         if self._timer is not None:
