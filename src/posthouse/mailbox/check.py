@@ -43,7 +43,7 @@ ERROR_CHARS_MAX = 65_536
 DETAIL_BYTES_MAX = 16_384
 TOGETHER_MAX = 1_000
 """Commands in one all-or-nothing group: it is one step of a commit and cannot be cut."""
-BESIDES_MAX = 1_000
+BESIDES_MAX = 20_000
 COUNT_MAX = 2**63 - 1
 KEY_BYTES_MAX = 1_024
 VALUE_BYTES_MAX = 65_536
