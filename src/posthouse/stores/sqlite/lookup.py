@@ -690,7 +690,8 @@ def scan_sql(filter: Filter, states: Iterable[State]) -> tuple[str, list[Any]]:
             tables = (
                 f"(SELECT number FROM queue WHERE lane_id IN ({lanes})"
                 " UNION SELECT number FROM message WHERE number > (SELECT watermark FROM head)"
-                " UNION SELECT number FROM message WHERE state > 0) w CROSS JOIN message m ON m.number = w.number"
+                " UNION SELECT number FROM message INDEXED BY message_aside WHERE state > 0) w"
+                " CROSS JOIN message m ON m.number = w.number"
             )
             values = [filter.desk, filter.mailbox, *values]
     return f"{tables} WHERE {' AND '.join(where)}", values
