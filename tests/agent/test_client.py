@@ -426,3 +426,25 @@ def test_an_agent_ends_though_its_connection_is_cut_at_the_same_moment(
                 wires[0].closed.set()
 
     run(story())
+
+
+def test_a_store_is_closed_though_whoever_leaves_is_cancelled_meanwhile(relay: Relay, tmp_path: Path):
+    async def story() -> None:
+        leaving = asyncio.Event()
+
+        async def visit() -> None:
+            async with Agent(tmp_path / "alice", url_of(relay)) as alice:
+                await alice.wait_connected(DEADLINE_S)
+                leaving.set()
+
+        visitor = asyncio.create_task(visit())
+        await leaving.wait()
+        # It is in the middle of its end now.
+        visitor.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await visitor
+        # Whoever comes next would be told that the store is held.
+        async with Agent(tmp_path / "alice", url_of(relay)) as alice:
+            await alice.wait_connected(DEADLINE_S)
+
+    run(story())

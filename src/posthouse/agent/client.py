@@ -161,13 +161,16 @@ class Agent:
     ) -> None:
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        if not self._failed.done():
-            self._failed.cancel()
-        elif not self._failed.cancelled():
-            self._failed.exception()
-        token = self._courier.token
-        await self.engine.aclose(lambda: [Release(desk.OUTBOX.name, token)])
+        try:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        finally:
+            # Also where whoever leaves is cancelled meanwhile: the store must not stay open.
+            if not self._failed.done():
+                self._failed.cancel()
+            elif not self._failed.cancelled():
+                self._failed.exception()
+            token = self._courier.token
+            await self.engine.aclose(lambda: [Release(desk.OUTBOX.name, token)])
 
     def _open(self) -> tuple[Identity, SqliteStore]:
         identity = self._identity
