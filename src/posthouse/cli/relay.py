@@ -16,7 +16,7 @@ from .text import short_instant
 @click.group(cls=Group, invoke_without_command=True)
 @up.options
 @click.pass_context
-def relay(context: click.Context, **given: Any) -> None:
+def relay(context: click.Context, /, **given: Any) -> None:
     """The relay: run it alone, and say which keys may connect.
 
     Without a command it starts the relay and keeps it running until SIGTERM or Ctrl-C, as `posthouse up` does with
