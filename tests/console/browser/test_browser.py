@@ -44,6 +44,10 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     made.stop()
 
 
+# A machine on which other tests run is slow at times.
+expect.set_options(timeout=20_000)
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
