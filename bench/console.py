@@ -3,8 +3,8 @@
     ./dev bench console [--quick] [--only pages|viewers] [--folder DIR]
 
 First a store with 1 M messages in 100 k mailboxes and 1 M events of the journal, and how long each page takes. Then a
-relay with agents that send 1,000 messages/s, in turns with nobody and with 50 viewers of the live overview. It exits
-with 1 if a target is missed.
+relay with agents that send 1,000 messages/s, in turns with 50 viewers of another server's live overview and of its own.
+It exits with 1 if a target is missed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ VIEWERS = 50
 PAIRS = 50
 SIZE_BYTES = 1_024
 OFFERED_PER_S = 1_000
-ROUNDS, ROUND_S, WARM_S = 7, 4.0, 1.0
+ROUNDS, ROUND_S, WARM_S = 9, 3.0, 1.0
 P99_RATIO_MAX = 1.10
 PROGRAM = [sys.executable, "-c", "from posthouse.cli import main; main()"]
 
@@ -51,7 +51,7 @@ def main() -> int:
         if options.only in (None, "pages"):
             good = pages(console, folder / "full", size)
         if options.only in (None, "viewers"):
-            good &= viewers(console, folder / "live", 3 if options.quick else ROUNDS)
+            good &= viewers(console, folder / "live", 5 if options.quick else ROUNDS)
     return 0 if good else 1
 
 
@@ -164,34 +164,42 @@ class Viewers:
         return int(seen)
 
 
-async def compare(server: Server, token: str, rounds: int) -> tuple[list[Measured], list[Measured], int]:
-    """Rounds in turns with nobody and with viewers; the least that a viewer saw in a round."""
-    alone, watched, least = [], [], 1_000_000
+async def compare(server: Server, other: Server, rounds: int) -> tuple[list[Measured], list[Measured], int]:
+    """Rounds in turns with viewers who look at another server and at the relay's own; the least that one of these saw.
+
+    So what viewers cost the machine, which in life is not the relay's, is the same in both.
+    """
+    found: dict[Server, list[Measured]] = {other: [], server: []}
+    least = 1_000_000
+    tokens = {each: each.token() for each in found}
     async with Pairs(Load(server.relay, SIZE_BYTES, server.cpu_s), PAIRS) as pairs:
         await pairs.offer(OFFERED_PER_S, WARM_S)
         for _ in range(rounds):
-            alone.append(await pairs.offer(OFFERED_PER_S, ROUND_S))
-            looking = await asyncio.to_thread(Viewers, server, token, VIEWERS)
-            watched.append(await pairs.offer(OFFERED_PER_S, ROUND_S))
-            least = min(least, await asyncio.to_thread(looking.leave))
-    return alone, watched, least
+            for looked_at, measured in found.items():
+                looking = await asyncio.to_thread(Viewers, looked_at, tokens[looked_at], VIEWERS)
+                measured.append(await pairs.offer(OFFERED_PER_S, ROUND_S))
+                seen = await asyncio.to_thread(looking.leave)
+                if looked_at is server:
+                    least = min(least, seen)
+    return found[other], found[server], least
 
 
 def viewers(console: Console, folder: Path, rounds: int) -> bool:
     """Measure the relay with and without viewers, and print both."""
-    with running(folder) as server:
-        alone, watched, least = uvloop.run(compare(server, server.token(), rounds))
+    folder.mkdir()
+    with running(folder / "relay") as server, running(folder / "other") as other:
+        alone, watched, least = uvloop.run(compare(server, other, rounds))
     table = Table(title=f"The relay, {OFFERED_PER_S:,} messages/s offered, median of {rounds} rounds of {ROUND_S:g} s")
     for name in ("", "p50 ms", "p99 ms", "CPU %"):
         table.add_column(name, justify="right" if name else "left")
     p99 = []
-    for name, found in (("nobody looks", alone), (f"{VIEWERS} viewers", watched)):
+    for name, found in ((f"{VIEWERS} viewers of another server", alone), (f"{VIEWERS} viewers", watched)):
         p99.append(median(one.quantile_ms(0.99) for one in found))
         cpu = median(100 * one.relay_cpu_s / one.lasted_s for one in found)
         table.add_row(name, f"{median(one.quantile_ms(0.5) for one in found):.2f}", f"{p99[-1]:.2f}", f"{cpu:.0f}")
     console.print(table)
     wrong = [one.wrong for one in (*alone, *watched) if one.wrong]
-    fresh = least >= ROUND_S - 2
+    fresh = least >= ROUND_S - 1
     print_target(console, fresh, f"every viewer saw a snapshot a second: {least} in {ROUND_S:g} s at least")
     print_target(console, not wrong, f"every message arrived{f': {wrong[0]}' if wrong else ''}")
     ratio = p99[1] / p99[0]
