@@ -70,6 +70,8 @@ def test_the_unit_starts_what_there_is_and_lets_it_drain() -> None:
     # Exit code 2 is a configuration that is wrong: starting again would not mend it.
     assert values["RestartPreventExitStatus"] == "2"
     assert "KillSignal" not in values
+    # The start-up summary holds a token.
+    assert values["StandardOutput"] == "null"
     assert values["ExecReload"].split()[-2:] == ["-HUP", "$MAINPID"]
     # Every connection that the relay takes is a file.
     assert int(values["LimitNOFILE"]) > load({}, ROOT).whole("relay.connections_max")
