@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -176,9 +176,10 @@ def test_what_is_remembered_is_bounded(engine: Engine, monkeypatch: pytest.Monke
 
 def test_points_and_texts_are_bounded(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "POINTS_MAX", 3)
-    told: Callable[[int, str], Event] = lambda at, name: Event(  # noqa: E731
-        at, name, "relay", "ann", "", 1, "m1", error="e" * 10_000
-    )
+
+    def told(at: int, name: str) -> Event:
+        return Event(at, name, "relay", "ann", "", 1, "m1", error="e" * 10_000)
+
     spans = Spans("n1", lambda ref: None)
     events = [told(1, "posted"), *(told(n, "retried") for n in range(2, 20)), told(20, "died")]
     (whole,) = spans.take(events)
