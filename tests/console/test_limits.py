@@ -79,6 +79,11 @@ def certificate(folder: Path) -> tuple[Path, Path]:
     return make_certificate(folder, "console")
 
 
+def served(port: int) -> str:
+    """The certificate that a new handshake gets."""
+    return ssl.get_server_certificate(("127.0.0.1", port))
+
+
 def refused(folder: Path, **settings: str) -> str:
     given = {name.replace("__", "."): Given(value, "test") for name, value in settings.items()}
     config = load({}, folder, given)
@@ -113,6 +118,17 @@ def test_a_listener_on_every_address_needs_a_token_of_ones_own(tmp_path: Path) -
                     assert answer.status == 200
                     assert "Strict-Transport-Security" in answer.headers
                     assert "Secure" in answer.headers["Set-Cookie"]
+            first = await asyncio.to_thread(served, c.console.port)
+            # A broken certificate changes nothing; a new one is used from the next handshake on.
+            good = cert.read_bytes(), key.read_bytes()
+            cert.write_text("nothing")
+            c.console.reload()
+            assert await asyncio.to_thread(served, c.console.port) == first
+            certificate(tmp_path)
+            c.console.reload()
+            assert await asyncio.to_thread(served, c.console.port) != first
+            cert.write_bytes(good[0])
+            key.write_bytes(good[1])
         # Now there are tokens with a role, so every address may be listened on, without a one-time token.
         config = load(
             {},

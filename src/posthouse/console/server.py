@@ -173,7 +173,8 @@ class Console:
         await self.jobs.close()
         await self._listener.close()
         self.access.close()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        # The store is closed behind this: no thread may still be reading it.
+        await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
 
     def reload(self) -> None:
         """Read the certificate again, if there is one; a broken one changes nothing."""

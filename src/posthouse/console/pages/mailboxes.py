@@ -8,6 +8,8 @@ from ...control.view import message
 from ..page import Ask, Page
 
 LIMIT = 50
+IN_LANE = 20
+"""Messages of a lane that are shown; they are read with their bodies, so no more than are worth it."""
 
 
 async def mailboxes(ask: Ask) -> web.StreamResponse:
@@ -45,7 +47,7 @@ async def lane(ask: Ask) -> web.StreamResponse:
     why = await ask.call("lane.why", mailbox=box, lane=name, desk=desk)
     place = (why["desk"], why["mailbox"], why["lane"])
     view = await ask.read(lambda store: store.lane(*place))
-    held = await ask.read(lambda store: store.in_lane(*place, limit=LIMIT))
+    held = await ask.read(lambda store: store.in_lane(*place, limit=IN_LANE))
     return ask.render(
         "lane.html",
         title=f"Lane {why['lane'] or '(no name)'}",
