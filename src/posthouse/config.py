@@ -103,8 +103,9 @@ _PINCH: Mapping[str, tuple[tuple[str, Callable[[str], str]], ...]] = {
 PINCH_VARIABLES: Mapping[str, str] = {variable: target[0][0] for variable, target in _PINCH.items()}
 """The Go relay's variables and the settings that they stand for."""
 
-# Kubernetes puts these into every pod beside a service called "posthouse"; they are not meant for us.
-_FOREIGN = re.compile(r"POSTHOUSE_(SERVICE_(HOST|PORT\w*)|PORT(_\d+_\w+)?)")
+# Kubernetes puts these into every pod beside a service called "posthouse"; they are not meant for us. The last one is
+# for whoever loads the compiled modules.
+_FOREIGN = re.compile(r"POSTHOUSE_(SERVICE_(HOST|PORT\w*)|PORT(_\d+_\w+)?|PURE)")
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,6 +103,10 @@ def test_an_unknown_key_names_the_nearest_known_one_and_its_line(
     assert f"did you mean {named}?" in message
 
 
+def test_the_variable_that_turns_compiled_modules_off_is_no_setting(tmp_path: Path) -> None:
+    assert load({"POSTHOUSE_PURE": "1"}, tmp_path).values == load({}, tmp_path).values
+
+
 def test_an_unknown_variable_names_the_nearest_known_one(tmp_path: Path) -> None:
     for variable, near in (
         ("POSTHOUSE_STOER_PATH", "POSTHOUSE_STORE_PATH"),
