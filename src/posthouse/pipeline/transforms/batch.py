@@ -91,7 +91,8 @@ def advance(
     opened = openings(context, None if carried is None else carried.where(F.col("role") == "opening"))
 
     moved = fullness.moves(rows, steps)
-    line = None if caps is None else fullness.levels(moved, edges, caps, _stood(events, carried))
+    # Of a small batch all of it is made anew sooner than it is written and read back.
+    put = keep if carried is None else _same
 
     def sums() -> DataFrame:
         silent = some.where(is_("duplicate", "refused"))
@@ -100,7 +101,7 @@ def advance(
             if recalled is not None:
                 pieces.append(partials.taken_off(before.where("revived")))
             silent = silent.select(*late.columns).unionByName(late.where(is_("duplicate", "refused")))
-        pieces += [partials.of_events(rows, steps, silent, edges), partials.of_depth(moved, edges, line)]
+        pieces += [partials.of_events(rows, steps, silent, edges), partials.of_depth(risen, line)]
         return keep(reduce(DataFrame.unionByName, pieces).select(*partials.PARTIALS))
 
     def messages(waits: DataFrame) -> DataFrame:
@@ -123,6 +124,8 @@ def advance(
 
     with ThreadPoolExecutor(max_workers=2) as pool:
         # Making a plan takes as long as a small batch does: plans are made side by side, too.
+        risen = put(fullness.rises(moved, edges))
+        line = None if caps is None else fullness.levels(moved, edges, caps, _stood(events, carried), put)
         summed = pool.submit(sums)
         entries = keep(lane.entries(rows, steps, marks, numbers))
         overtaken = pool.submit(lambda: keep(_overtaken(entries, rows, steps, late, memo)))

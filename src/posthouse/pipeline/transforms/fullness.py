@@ -7,6 +7,8 @@ is in flight; the order is that of offsets.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
@@ -38,30 +40,40 @@ def moves(rows: DataFrame, steps: DataFrame) -> DataFrame:
     return plain.select(*LINE).unionByName(other.select(*LINE))
 
 
-def rises(moved: DataFrame, edges: DataFrame, by: tuple[str, ...]) -> DataFrame:
-    """(…, w, n, peak, since): how much the depth changed in an hour from an offset on, and how far it rose.
+def rises(moved: DataFrame, edges: DataFrame) -> DataFrame:
+    """(node, desk, mailbox, w, n, since, peak, desk_peak): what each hour made of the depth of a mailbox.
 
+    By how much it changed from an offset on, how far it rose meanwhile, and how far that of its desk did at its moves.
     Only what is above the edge counts; what several batches tell of an hour follows on.
     """
-    order = Window.partitionBy(*by, "w").orderBy("offset").rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    desk = Window.partitionBy("node", "desk", "w").orderBy("offset")
+    box = Window.partitionBy(*BOX, "w").orderBy("offset")
+    so_far = (Window.unboundedPreceding, Window.currentRow)
     return (
         _new(moved, edges)
-        .select(*by, hour(F.col("ts")).alias("w"), "offset", "change")
-        .withColumn("level", F.sum("change").over(order))
-        .groupBy(*by, "w")
+        .select(*BOX, hour(F.col("ts")).alias("w"), "offset", "change")
+        # Moved once: what is together by desk and hour is so by mailbox, too.
+        .repartition("node", "desk", "w")
+        .withColumn("in_desk", F.sum("change").over(desk.rowsBetween(*so_far)))
+        .withColumn("in_box", F.sum("change").over(box.rowsBetween(*so_far)))
+        .groupBy(*BOX, "w")
         .agg(
             F.sum("change").alias("n"),
-            F.greatest(F.max("level"), F.lit(0)).alias("peak"),
             F.min("offset").alias("since"),
+            F.greatest(F.max("in_box"), F.lit(0)).alias("peak"),
+            F.greatest(F.max("in_desk"), F.lit(0)).alias("desk_peak"),
         )
     )
 
 
-def levels(moved: DataFrame, edges: DataFrame, caps: DataFrame, stood: DataFrame) -> DataFrame:
+def levels(
+    moved: DataFrame, edges: DataFrame, caps: DataFrame, stood: DataFrame, keep: Callable[[DataFrame], DataFrame]
+) -> DataFrame:
     """(box, node, desk, mailbox, offset, ts, depth, cap, next): the moves of mailboxes that may be full.
 
     ``caps`` are as ``CAPS_DDL`` says, ``stood`` the mailboxes that were full (node, desk, mailbox, offset, ts), each
-    since a move. The first row of each is what was before; its instant is known only where it was full then.
+    since a move. The first row of each is what was before; its instant is known only where it was full then. ``keep``
+    is called with what is little and made of much.
     """
     known = moved.join(F.broadcast(edges), on="node", how="left").withColumn("edge", F.coalesce("edge", F.lit(0)))
     is_new = F.col("offset") > F.col("edge")
@@ -71,7 +83,7 @@ def levels(moved: DataFrame, edges: DataFrame, caps: DataFrame, stood: DataFrame
     )
     least = F.broadcast(caps.groupBy("node", "desk").agg(F.min("cap").alias("least")))
     before = stood.select(*BOX, F.col("offset").alias("place"), F.col("ts").alias("instant"))
-    chosen = (
+    chosen = keep(
         totals.join(least, on=["node", "desk"], how="inner")
         .join(F.broadcast(before), on=list(BOX), how="left")
         .where((F.col("level") + F.col("more") >= F.col("least")) | F.col("place").isNotNull())
@@ -90,7 +102,7 @@ def levels(moved: DataFrame, edges: DataFrame, caps: DataFrame, stood: DataFrame
     allowed = F.broadcast(caps.select(F.col("node").alias("n"), F.col("desk").alias("d"), "cap", "since", "till"))
     holds = (F.col("node") == F.col("n")) & (F.col("desk") == F.col("d"))
     holds = holds & (F.col("offset") >= F.col("since")) & (F.col("offset") < F.col("till"))
-    return (
+    return keep(
         own.unionByName(begin)
         .withColumn("depth", F.sum("change").over(so_far))
         .withColumn("next", F.lead("ts").over(order))

@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from ..schema import OPEN
-from .fullness import full_hours, hour, rises
+from .fullness import full_hours, hour
 from .silver import closed, outcome
 from .told import BOX, CODE, DONE, FLIGHT, is_
 
@@ -162,14 +162,17 @@ def of_events(rows: DataFrame, steps: DataFrame, silent: DataFrame, edges: DataF
     )
 
 
-def of_depth(moved: DataFrame, edges: DataFrame, line: DataFrame | None) -> DataFrame:
+def of_depth(risen: DataFrame, line: DataFrame | None) -> DataFrame:
     """How far depths rose, of mailboxes and of desks (measure `desk`), and how long mailboxes were full.
 
-    ``moved`` and ``line`` come of ``fullness``; there is no line where nothing is said of what is allowed.
+    ``risen`` and ``line`` come of ``fullness``; there is no line where nothing is said of what is allowed.
     """
     of = {name: F.col(name) for name in ("n", "peak", "since")}
-    found = _partials(rises(moved, edges, BOX), "peaks", mailbox=F.col("mailbox"), **of).unionByName(
-        _partials(rises(moved, edges, ("node", "desk")), "peaks", measure=F.lit("desk"), **of)
+    desks = risen.groupBy("node", "desk", "w").agg(
+        F.sum("n").alias("n"), F.max("desk_peak").alias("peak"), F.min("since").alias("since")
+    )
+    found = _partials(risen, "peaks", mailbox=F.col("mailbox"), **of).unionByName(
+        _partials(desks, "peaks", measure=F.lit("desk"), **of)
     )
     if line is None:
         return found
