@@ -40,9 +40,9 @@ KNOCK_S = 1.0
 LEASES_MAX = 64
 LOOK_S = 0.02
 """While messages are on their way, how often it is looked for more that has become due."""
-AHEAD_MAX = 32
+AHEAD_MAX = 64
 """Messages of a trade that are taken ahead, once so many before them have gone well."""
-SETTLE_S = 0.004
+SETTLE_S = 0.02
 SETTLES_MAX = 64
 """What was acknowledged is settled after so long, or when there is so much of it, or nothing is left to send."""
 WHISPERS = 3
@@ -269,7 +269,7 @@ class Line:
                 commands: tuple[Command, ...] = (*noted, settle)
                 tokens: tuple[str, ...] = (token,)
                 if settle.verdict is Verdict.DELIVERED or settle.verdict is Verdict.UNCERTAIN:
-                    run.ahead = min(2 * run.ahead, AHEAD_MAX)
+                    run.ahead = min(4 * run.ahead, AHEAD_MAX)
                 else:
                     # What follows it comes back with it, for order's sake.
                     behind = tuple(dict.fromkeys(token for _, token in waiting))
