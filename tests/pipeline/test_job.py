@@ -62,7 +62,7 @@ def test_a_run_that_was_killed_is_finished_by_the_next(
         Job(str(lake), lambda: spark).compact()
     result = Job(str(lake), lambda: spark).run(str(made))
     assert (result.batches, result.segments) == (1, len(list(made.glob("node=*/*.parquet"))))
-    assert tables(spark, lake) == tables(spark, kept)
+    assert tables(lake) == tables(kept)
 
 
 def test_nothing_new_needs_no_spark_and_changes_nothing(made: Path, kept: Path) -> None:
@@ -100,7 +100,7 @@ def test_segments_in_any_order_give_the_same_tables(
         (folder / files[0].parent.name / ".half.parquet.tmp").write_bytes(b"PAR1")
         result = Job(str(tmp_path / "lake"), lambda: spark).run(str(folder))
     assert result.late
-    assert tables(spark, tmp_path / "lake") == tables(spark, kept)
+    assert tables(tmp_path / "lake") == tables(kept)
 
 
 @pytest.mark.slow
@@ -127,7 +127,7 @@ def test_bad_files_are_named_and_the_rest_is_processed(
     result = Job(str(tmp_path / "lake"), lambda: spark).run(str(folder))
     assert result.rejected == []
     assert result.segments == 1
-    assert tables(spark, tmp_path / "lake") == tables(spark, kept)
+    assert tables(tmp_path / "lake") == tables(kept)
 
 
 @pytest.mark.slow
@@ -141,14 +141,14 @@ def test_a_mailbox_stays_forgotten(spark: SparkSession, made: Path, copy: Path) 
     done = books_job.forget(mailbox, str(made))
     assert done["events_erased"] == count
     assert sum(each["events"] for each in done["segments"]) == count
-    kept = tables(spark, lake)
+    kept = tables(lake)
     assert not any(f"mailbox={mailbox!r}" in row for rows in kept.values() for row in rows)
     for name in ("events", "messages", "attempts"):
         assert not _rows_in_files(lake / name, mailbox)
     # The logs of the tables outlive it, and hold no names.
     assert not [path for path in lake.glob("*/_delta_log/*.json") if mailbox in path.read_text()]
     books_job.run(str(made), rebuild=True)
-    assert tables(spark, lake) == kept
+    assert tables(lake) == kept
 
 
 def _rows_in_files(table: Path, mailbox: str) -> int:
@@ -170,9 +170,9 @@ def test_compacting_changes_nothing_and_a_lake_without_its_record_is_rebuilt(
 ) -> None:
     job_of_it = Job(str(copy), lambda: spark)
     assert job_of_it.compact(retain_h=1_000)
-    assert tables(spark, copy) == tables(spark, kept)
+    assert tables(copy) == tables(kept)
     shutil.rmtree(copy / "_posthouse")
     with pytest.raises(StoreCorrupt, match="no record"):
         job_of_it.run(str(made))
     job_of_it.run(str(made), rebuild=True)
-    assert tables(spark, copy) == tables(spark, kept)
+    assert tables(copy) == tables(kept)

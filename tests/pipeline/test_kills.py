@@ -1,0 +1,234 @@
+"""Whoever is killed, wherever: the next run goes on, and the tables are those of an undisturbed one, row for row.
+
+Small transforms stand for the real ones where every stage of every kind of batch is tried; the real ones are killed at
+every stage, too, and with their Java in the middle of a write. A naive append fails the same test.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.pipeline.small import STAGES, Killed, killer, make_small, tables
+
+from posthouse.pipeline import generate, job
+from posthouse.pipeline.job import Job
+from posthouse.pipeline.tables import Tables
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.timeout(1_200)
+
+ROOT = Path(__file__).parents[2]
+ALL = ("events", "messages", "attempts", "anomalies", *job.GOLD)
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_small(monkeypatch.setattr)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("made") / "j"
+    generate.generate(out, events=2_000, seed=5, nodes=2, segment_events=250)
+    return out
+
+
+class Kept:
+    """A lake of the journal's first half, the same of all of it, and what is in that."""
+
+    def __init__(self, spark: SparkSession, made: Path, folder: Path) -> None:
+        self.half, self.lake = folder / "half", folder / "lake"
+        self.journal = folder / "j"
+        with pytest.MonkeyPatch.context() as patch:
+            make_small(patch.setattr)
+            give(made, self.journal, lambda place: place < 2)
+            Job(str(self.half), lambda: spark).run(str(self.journal))
+            shutil.copytree(self.half, self.lake)
+            Job(str(self.lake), lambda: spark).run(str(made))
+        self.tables = tables(self.lake)
+
+
+def give(made: Path, journal: Path, wanted: Callable[[int], bool]) -> None:
+    """Put those segments of each node into a journal whose places are wanted."""
+    for node in made.glob("node=*"):
+        for place, path in enumerate(sorted(node.glob("*.parquet"))):
+            target = journal / node.name / path.name
+            if wanted(place) and not target.exists():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, target)
+
+
+@pytest.fixture(scope="module")
+def kept(spark: SparkSession, made: Path, tmp_path_factory: pytest.TempPathFactory) -> Kept:
+    return Kept(spark, made, tmp_path_factory.mktemp("kept"))
+
+
+# ── Small transforms ─────────────────────────────────────────────────────────────────────────────
+
+SMALL_THROUGH_CONNECT = """\
+import os, signal, sys
+from tests.pipeline.small import make_small
+from posthouse.pipeline import session
+from posthouse.pipeline.job import Job
+make_small(setattr)
+remote, lake, journal, at = sys.argv[1:]
+def stage(reached):
+    if reached == at:
+        os.kill(os.getpid(), signal.SIGKILL)
+with session.start(session.Settings(remote=remote)) as spark:
+    Job(lake, lambda: spark, stage=stage).run(journal)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_driver_killed_at_any_stage_changes_nothing(
+    spark: SparkSession, connect: str, made: Path, kept: Kept, tmp_path: Path, stage: str
+) -> None:
+    """A process of its own and a real SIGKILL. What it left at work in the server may go on meanwhile."""
+    lake = Path(shutil.copytree(kept.half, tmp_path / "lake"))
+    words = [sys.executable, "-c", SMALL_THROUGH_CONNECT, connect, str(lake), str(made), stage]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr[-2_000:]
+    Job(str(lake), lambda: spark).run(str(made))
+    assert tables(lake) == kept.tables
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("kind", ["late", "rebuild", "forget"])
+def test_a_batch_of_each_kind_may_end_at_every_stage(
+    spark: SparkSession, made: Path, kept: Kept, tmp_path: Path, kind: str
+) -> None:
+    lake, journal = tmp_path / "lake", tmp_path / "j"
+    wanted = kept.tables
+    if kind == "late":
+        # The first segments of each node come behind its last ones.
+        give(made, journal, lambda place: place >= 2)
+        Job(str(lake), lambda: spark).run(str(journal))
+        give(made, journal, lambda place: True)
+    else:
+        shutil.copytree(kept.lake, lake)
+        shutil.copytree(made, journal)
+    mailbox = ""
+    if kind == "forget":
+        calm = Path(shutil.copytree(kept.lake, tmp_path / "calm"))
+        mailbox = spark.read.format("delta").load(str(calm / "messages")).select("mailbox").head(1)[0][0]
+        Job(str(calm), lambda: spark).forget(mailbox, None)
+        wanted = tables(calm)
+    first = Job(str(lake), lambda: spark, stage=killer(STAGES[0]))
+    begin: dict[str, Callable[[], object]] = {
+        "forget": lambda: first.forget(mailbox, None),
+        "rebuild": lambda: first.run(str(journal), rebuild=True),
+        "late": lambda: first.run(str(journal)),
+    }
+    with pytest.raises(Killed):
+        begin[kind]()
+    for stage in STAGES[1:]:
+        with pytest.raises(Killed):
+            Job(str(lake), lambda: spark, stage=killer(stage)).run(str(journal))
+    Job(str(lake), lambda: spark).run(str(journal))
+    assert tables(lake) == wanted
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("small")
+def test_a_naive_append_fails_the_same_test(
+    spark: SparkSession, made: Path, kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def naive(self: Tables, name: str, rows: DataFrame, batch: int, **named: Any) -> None:
+        from pyspark.sql import functions as F
+
+        rows = rows.withColumn("batch", F.lit(batch).cast("bigint")) if named.get("stamped", True) else rows
+        mode = "append" if name in ("events", "messages") else "overwrite"
+        rows.write.format("delta").mode(mode).save(self._ledger.table(name))
+
+    monkeypatch.setattr(Tables, "write", naive)
+    with pytest.raises(Killed):
+        Job(str(tmp_path), lambda: spark, stage=killer("messages")).run(str(made))
+    Job(str(tmp_path), lambda: spark).run(str(made))
+    names = ("events", "messages")
+    assert tables(tmp_path, names) != {name: kept.tables[name] for name in names}
+
+
+# ── The real ones ────────────────────────────────────────────────────────────────────────────────
+
+THROUGH_CONNECT = """\
+import os, signal, sys
+from posthouse.pipeline import session
+from posthouse.pipeline.job import Job
+remote, lake, journal, *before = sys.argv[1:]
+def stage(reached):
+    if reached not in before:
+        print(reached, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+with session.start(session.Settings(remote=remote)) as spark:
+    Job(lake, lambda: spark, batch_events=1_200, stage=stage).run(journal)
+"""
+WITH_JAVA = """\
+import os, sys
+from posthouse.pipeline import session
+from posthouse.pipeline.job import Job
+lake, journal = sys.argv[1:]
+conf = {"spark.sql.shuffle.partitions": "2"}
+settings = session.Settings(master="local[2]", memory_mb=2048, conf=conf, environment=dict(os.environ))
+with session.start(settings) as spark:
+    Job(lake, lambda: spark, stage=lambda reached: print(reached, flush=True)).run(journal)
+"""
+
+
+@pytest.fixture(scope="module")
+def calm(spark: SparkSession, made: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The tables of an undisturbed run."""
+    lake = tmp_path_factory.mktemp("calm")
+    Job(str(lake), lambda: spark).run(str(made))
+    return tables(lake, ALL)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1_200)
+def test_drivers_of_the_real_transforms_killed_one_after_the_other_change_nothing(
+    connect: str, made: Path, calm: Any, tmp_path: Path
+) -> None:
+    """Each is killed at the first stage at which none before it was, until one comes to the end."""
+    lake = tmp_path / "lake"
+    at: list[str] = []
+    while True:
+        words = [sys.executable, "-c", THROUGH_CONNECT, connect, str(lake), str(made), *at]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            break
+        assert done.returncode == -signal.SIGKILL, (at, done.stderr[-2_000:])
+        at += done.stdout.split()
+    assert {"planned", "events", "messages", "committed", *job.GOLD, "done"} <= set(at)
+    assert tables(lake, ALL) == calm
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_driver_killed_with_its_java_in_the_middle_of_a_write_changes_nothing(
+    spark: SparkSession, made: Path, calm: Any, tmp_path: Path
+) -> None:
+    lake = tmp_path / "lake"
+    words = [sys.executable, "-c", WITH_JAVA, str(lake), str(made)]
+    child = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert child.stdout is not None
+    reached = [line.strip() for line in iter(child.stdout.readline, "events\n")]
+    os.killpg(child.pid, signal.SIGKILL)
+    reached += child.stdout.read().split()
+    child.wait()
+    assert reached == ["planned"]
+    assert not (lake / "_posthouse" / "state.json").exists()
+    Job(str(lake), lambda: spark).run(str(made))
+    assert tables(lake, ALL) == calm
