@@ -61,6 +61,32 @@ def test_any_payload_comes_through(payload: Any) -> None:
     assert frame.decode(data).payload == payload
 
 
+@given(json_values, st.booleans())
+def test_what_is_read_quickly_is_what_is_read_slowly(payload: Any, spaces: bool) -> None:
+    text = json.dumps(payload, ensure_ascii=spaces, separators=(", ", ": ") if spaces else (",", ":"))
+    try:
+        data = text.encode()
+    except UnicodeEncodeError:
+        return
+    assert frame.loads(data) == json.loads(text)
+    # A key twice, and a number that others would cut off, are found whichever way it is read.
+    for wrong in (b'{"a":' + data + b',"a":1}', b"[" + data + b",9223372036854775808]"):
+        with pytest.raises(BadFrame):
+            frame.loads(wrong)
+
+
+@given(json_values)
+def test_the_canonical_form_is_the_one_that_is_described(payload: Any) -> None:
+    message = WHOLE._replace(payload=payload)
+    plain = frame.fields(message)
+    plain.pop("signature", None)
+    try:
+        text = json.dumps(plain, ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode()
+    except UnicodeEncodeError:
+        return
+    assert canonical(message) == b"posthouse-direct-v1\0" + text
+
+
 @given(st.binary(max_size=200))
 def test_garbage_is_refused_and_nothing_else_is_raised(data: bytes) -> None:
     try:
