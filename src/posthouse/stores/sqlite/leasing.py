@@ -10,7 +10,7 @@ import orjson
 from ...mailbox import event as ev
 from ...mailbox import rules
 from ...mailbox.command import Lease, Renew
-from ...mailbox.message import Instant, State
+from ...mailbox.message import Instant, State, make
 from ...mailbox.outcome import Delivery, Leased, LeaseLost, Outcome, Renewed
 from .changes import UNKNOWN_DESK, Changes
 from .records import READY, Box, Desk, Entry, Lane
@@ -35,7 +35,7 @@ class Leasing(Changes):
         else:
             box = work.boxes.get((command.desk, command.mailbox))  # looked up with those of the whole batch
             taken = [] if box is None or box.paused is not None else self._lease_by_mailbox(command, box)
-        return Leased(command.token, self._deliveries(command, taken))
+        return make(Leased, (command.token, self._deliveries(command, taken)))  # type: ignore[no-any-return]
 
     def _lease_by_mailbox(self, command: Lease, box: Box) -> list[Entry]:
         if command.lane is not None:
@@ -223,9 +223,12 @@ class Leasing(Changes):
                 self._set_aside_corrupt(entry, command.at)
                 continue
             deliveries.append(
-                Delivery(
-                    entry.message(body), entry.seq, entry.attempts + 1, entry.posted_at, entry.ends_at, entry.progress,
-                    entry.batch, entry.lease_commit == entry.post_commit,
+                make(
+                    Delivery,
+                    (
+                        entry.message(body), entry.seq, entry.attempts + 1, entry.posted_at, entry.ends_at,
+                        entry.progress, entry.batch, entry.lease_commit == entry.post_commit,
+                    ),
                 )
             )  # fmt: skip
         return tuple(deliveries)
