@@ -31,7 +31,7 @@ PLANS = {
     "spark.sql.ui.explainMode": "simple",
     "spark.sql.maxPlanStringLength": "1000",
     # Journals are in order of time: a task writes few days, and need not sort its rows by day first.
-    "spark.sql.maxConcurrentOutputFileWriters": "32",
+    "spark.sql.maxConcurrentOutputFileWriters": "8",
 }
 """How the transforms' plans are made; a job sets these in any session."""
 
