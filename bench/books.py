@@ -48,12 +48,12 @@ def main() -> int:
         return 0
     console = make_console()
     sizes = [0.2] if options.quick else options.millions
-    tenth = max(sizes) / 10
+    smaller = {max(sizes) / 10} if "spark" in options.engines else set()
     with work_folder(options.folder, "books") as folder:
         if not print_place(console, folder):
             return 2
         found: dict[tuple[float, str], Figures] = {}
-        for millions in sorted({*sizes, tenth}):
+        for millions in sorted({*sizes, *smaller}):
             made = journals(console, options.journals or folder, millions, options.increment)
             if options.prepare:
                 continue
