@@ -103,9 +103,7 @@ class Renderer:
             lstrip_blocks=True,
             auto_reload=False,
         )
-        self._environment.filters.update(
-            count=count, duration=duration, size=size, ago=ago, short=short, text=str, age_s=age_s
-        )
+        self._environment.filters.update(count=count, duration=duration, size=size, ago=ago, short=short, age_s=age_s)
         self._environment.globals.update(address=address, asset=self._asset)
 
     def _asset(self, name: str) -> str:
