@@ -42,15 +42,19 @@ def history(
 
     The folder's other nodes are searched too: a restored store goes on under a new name.
     A damaged chunk or segment raises StoreCorrupt; with ``findings`` it is noted there and passed over.
-    ``effects`` is given what was posted in answer to a message with this id. ``since``: what is before it in segments
-    need not be looked for.
+    ``effects`` is given what was posted in answer to a message with this id. ``since``: segments that end before it
+    need not be searched for the first row.
     """
     rows: dict[tuple[str, int], Row] = {}
     caused: dict[tuple[str, int], Row] = {}
 
-    def take(where: str, search: Callable[[], list[Row]]) -> None:
+    begun: set[Path] = set()
+
+    def take(where: str, search: Callable[[], list[Row]]) -> bool:
+        found: list[Row] = []
         try:
-            for row in search():
+            found = search()
+            for row in found:
                 if row.message_id != id:
                     caused[row.node, row.offset] = row
                 elif desk in (None, row.desk) and mailbox in (None, row.mailbox) and sender in (None, row.sender):
@@ -61,6 +65,7 @@ def history(
             if findings is None:
                 raise
             findings.append(Finding(Kind.UNREADABLE, where, str(error).removeprefix(f"{where} ")))
+        return bool(found)
 
     # Chunks first: those that are exported and trimmed meanwhile are then found in segments.
     if source is not None:
@@ -70,14 +75,17 @@ def history(
                 take(feed.place(node, chunk), partial(_in_chunk, node, chunk, id))
     if folder is not None:
         for path in _segments(Path(folder)):
-            take(str(path), partial(_in_segment, path, id, since, effects is not None))
+            # Behind a node's first row nothing is skipped: a clock that was set back dates what follows before it.
+            begin = None if path.parent in begun else since
+            if take(str(path), partial(_in_segment, path, id, begin, effects is not None)):
+                begun.add(path.parent)
 
     if effects is not None:
         effects += sorted(caused.values(), key=lambda row: (row.at, row.node, row.offset))
-    begun: dict[str, int] = {}
+    first_at: dict[str, int] = {}
     for row in rows.values():
-        begun[row.node] = min(row.at, begun.get(row.node, row.at))
-    return sorted(rows.values(), key=lambda row: (begun[row.node], row.node, row.offset))
+        first_at[row.node] = min(row.at, first_at.get(row.node, row.at))
+    return sorted(rows.values(), key=lambda row: (first_at[row.node], row.node, row.offset))
 
 
 def _in_chunk(node: str, chunk: Chunk, id: str) -> list[Row]:

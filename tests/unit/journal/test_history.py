@@ -114,6 +114,38 @@ def test_a_restored_store_goes_on_under_its_new_name(tmp_path: Path) -> None:
     assert [(r.node, r.offset, r.event) for r in history(None, tmp_path, "x")] == expected
 
 
+def test_what_a_message_caused_is_told_from_chunks_and_from_segments(tmp_path: Path) -> None:
+    store = MemoryStore(PRESETS, node="n1")
+    store.apply([Post(Message("inbound", "box", "m"), at=NOON)])
+    store.apply([Post(Message("outbound", "web/main", "r1", cause="m"), at=NOON + 1)])
+    export(store, tmp_path, final=True)
+    store.apply([Post(Message("outbound", "web/main", "r2", cause="m"), at=NOON + 2)])
+    store.apply([Lease("outbound", "web/main", "t", at=NOON + 3)])
+    effects: list[HistoryRow] = []
+    assert [row.event for row in history(store, tmp_path, "m", effects=effects)] == ["posted"]
+    assert [(row.message_id, row.event) for row in effects] == [("r1", "posted"), ("r2", "posted")]
+    assert [row.message_id for row in history(store, tmp_path, "m")] == ["m"]
+
+
+def test_segments_that_end_before_the_post_are_not_searched_and_a_clock_that_went_back_hides_nothing(
+    tmp_path: Path,
+) -> None:
+    hour_us = 3_600_000_000
+    events = [
+        Event(NOON, "posted", "inbound", "box", message_id="old"),
+        Event(NOON + 2 * hour_us, "posted", "inbound", "box", message_id="m"),
+        # The clock was set back by two hours.
+        Event(NOON, "leased", "inbound", "box", message_id="m"),
+        Event(NOON + 1, "delivered", "inbound", "box", message_id="m"),
+    ]
+    export(kept([[event] for event in events]), tmp_path, segment_events=1, final=True)
+    rows = history(None, tmp_path, "m", since=NOON + hour_us)
+    assert [row.event for row in rows] == ["posted", "leased", "delivered"]
+    # What is dated before is searched for no first row.
+    assert history(None, tmp_path, "old", since=NOON + hour_us) == []
+    assert len(history(None, tmp_path, "old")) == 1
+
+
 def test_only_row_groups_that_may_hold_the_id_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segment, "BATCH_ROWS", 100)
     monkeypatch.setattr(segment, "GROUP_ROWS", 100)
