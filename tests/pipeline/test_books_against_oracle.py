@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 Run = tuple[Path, Path, dict[str, Any], Oracle]
 
+pytestmark = pytest.mark.timeout(600)
+
 
 @pytest.fixture(scope="module")
 def run(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Run:

@@ -92,7 +92,8 @@ def advance(
 
     moved = fullness.moves(rows, steps)
     # Of a small batch all of it is made anew sooner than it is written and read back.
-    put = keep if carried is None else _same
+    anew = keep if carried is None else None
+    put = anew or _same
 
     def sums() -> DataFrame:
         silent = some.where(is_("duplicate", "refused"))
@@ -128,7 +129,7 @@ def advance(
         line = None if caps is None else fullness.levels(moved, edges, caps, _stood(events, carried), put)
         summed = pool.submit(sums)
         entries = keep(lane.entries(rows, steps, marks, numbers))
-        overtaken = pool.submit(lambda: keep(_overtaken(entries, rows, steps, late, memo)))
+        overtaken = pool.submit(lambda: keep(_overtaken(entries, rows, steps, late, memo, anew)))
         waits = keep(_waits(rows, steps, entries, quiet, memo, changes(links, stops), opened))
         over = overtaken.result()
         found = pool.submit(findings, over)
@@ -166,10 +167,15 @@ def _waits(
 
 
 def _overtaken(
-    entries: DataFrame, rows: DataFrame, steps: DataFrame, late: DataFrame | None, memo: DataFrame | None
+    entries: DataFrame,
+    rows: DataFrame,
+    steps: DataFrame,
+    late: DataFrame | None,
+    memo: DataFrame | None,
+    keep: Keep | None,
 ) -> DataFrame:
     """Who was overtaken, in this batch or before."""
-    found = lane.overtaken(entries, rows, steps, None if late is None else _takes(late))
+    found = lane.overtaken(entries, rows, steps, None if late is None else _takes(late), keep)
     return found if memo is None else _first_of(found, memo)
 
 

@@ -6,6 +6,8 @@ waited for others. A lane is small or in order: what is out of order is looked f
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
@@ -14,6 +16,8 @@ from .told import DONE, FLIES, NEVER, is_
 
 PLACE = ("box", "lane")
 MESSAGE = (*ID, "generation")
+BROADCAST_MAX = 2_000_000
+"""Waits that are compared with all that was taken in memory."""
 _LEVELS = (10, 16, 22, 40)
 """Offsets are compared inside of buckets of 2^n; a wait goes into the smallest that is longer than it."""
 
@@ -122,10 +126,17 @@ def _waiting() -> Column:
     return F.col("counts") & is_("posted", "retried", "released", "recalled") & F.col("exempt").isNull()
 
 
-def overtaken(entries: DataFrame, rows: DataFrame, steps: DataFrame, more: DataFrame | None) -> DataFrame:
+def overtaken(
+    entries: DataFrame,
+    rows: DataFrame,
+    steps: DataFrame,
+    more: DataFrame | None,
+    keep: Callable[[DataFrame], DataFrame] | None = None,
+) -> DataFrame:
     """(key, message_id, generation, overtaken): the wait's begin and the first that overtook it.
 
-    ``more`` are steps of messages that were finished before: (box, lane, lane_seq, taken).
+    ``more`` are steps of messages that were finished before: (box, lane, lane_seq, taken). ``keep`` is
+    called with what is little and made of much, where a batch is large.
     """
     # Whoever was taken before a lower one stopped waiting has overtaken it, or may have in a later wait.
     lanes = entries.where("early").select(*PLACE).distinct()
@@ -176,6 +187,10 @@ def overtaken(entries: DataFrame, rows: DataFrame, steps: DataFrame, more: DataF
         .withColumn("bucket", F.explode(F.sequence("from", F.greatest("from", "to"))))
         .select(*PLACE, F.col("lane_seq").alias("seq"), *MESSAGE, "a", "b", "level", "bucket")
     )
+    if keep is not None:
+        bucketed = keep(bucketed)
+        if bucketed.count() <= BROADCAST_MAX:
+            bucketed = F.broadcast(bucketed)
     spread = takes.withColumn("level", F.explode(F.array(*map(F.lit, _LEVELS)))).withColumn(
         "bucket", F.expr("shiftright(taken, level)")
     )
