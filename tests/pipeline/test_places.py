@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.pipeline.daemon import Daemon
+from tests.pipeline.heard import Heard
 from tests.unit.cli.house import PROGRAM
 
 from posthouse.pipeline import generate, java
@@ -80,66 +81,118 @@ def wanted(spark: SparkSession, made: Path, tmp_path_factory: pytest.TempPathFac
     return rows(lake)
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[tuple[str, list[Daemon]]]:
-    master = Daemon("org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
-    workers: list[Daemon] = []
-    try:
-        url = master.said.wait_for(r"Starting Spark master at (spark://\S+)")[1]
-        workers += [
-            Daemon(
-                "org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.1", "--webui-port", "0",
-                "--work-dir", str(tmp_path / "work"), "-c", "1", "-m", "2g", url,
-            )
-            for _ in range(2)
-        ]  # fmt: skip
-        for worker in workers:
-            worker.said.wait_for("Successfully registered with master")
-        yield url, workers
-    finally:
-        for daemon in (*workers, master):
+class Cluster:
+    """A master and two workers, each with one core."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._daemons: list[Daemon] = []
+        self.workers: list[Daemon] = []
+        self._started = 0
+        self.url = ""
+
+    def start(self) -> None:
+        words = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
+        master = Daemon("org.apache.spark.deploy.master.Master", *words)
+        self._daemons.append(master)
+        self.url = master.said.wait_for(r"Starting Spark master at (spark://\S+)")[1]
+        self.add(2)
+
+    def add(self, count: int = 1) -> None:
+        """So many workers more; returns when the master knows them."""
+        new = []
+        for _ in range(count):
+            self._started += 1
+            place = str(self._folder / f"work-{self._started}")
+            words = ("--host", "127.0.0.1", "--webui-port", "0", "--work-dir", place, "-c", "1", "-m", "2g")
+            new.append(Daemon("org.apache.spark.deploy.worker.Worker", *words, self.url))
+        self._daemons += new
+        self.workers += new
+        for worker in new:
+            worker.said.wait_for("Successfully registered with master", deadline_s=300)
+
+    def kill_worker(self) -> None:
+        """The eldest and its executors, with all that they computed."""
+        self.workers.pop(0).kill()
+
+    def end(self) -> None:
+        for daemon in reversed(self._daemons):
             daemon.kill()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    made = Cluster(tmp_path)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.end()
 
 
 ON_CLUSTER = """\
 import os, sys
 from posthouse.pipeline import session
 from posthouse.pipeline.job import Job
-url, journal, lake = sys.argv[1:]
+url, journal, lake, log = sys.argv[1:]
 conf = {"spark.executor.memory": "1g", "spark.driver.host": "127.0.0.1", "spark.sql.shuffle.partitions": "2"}
+conf["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={log}"
 def stage(reached):
     # Whoever reads this does something about it before the job goes on.
     print(reached, flush=True)
     sys.stdin.readline()
 settings = session.Settings(master=url, conf=conf, environment=dict(os.environ))
 with session.start(settings) as spark:
+    spark.sparkContext.setLogLevel("INFO")
     Job(lake, lambda: spark, stage=stage).run(journal)
 """
+LOGGING = """\
+rootLogger.level = info
+rootLogger.appenderRef.heard.ref = heard
+appender.heard.type = File
+appender.heard.name = heard
+appender.heard.fileName = {pipe}
+appender.heard.layout.type = PatternLayout
+appender.heard.layout.pattern = %m%n
+"""
+"""What the driver's Java says goes into a pipe, so that it is heard at once."""
+KILLED_IN = ("planned", "events", "committed")
+"""In the first task behind each of these, one worker goes: while rows are made, written, and summed up."""
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_a_cluster_gives_the_same_tables_though_a_worker_is_killed(
-    made: Path, wanted: dict[str, list[Any]], tmp_path: Path, cluster: tuple[str, list[Daemon]]
+@pytest.mark.timeout(1_800)
+def test_a_cluster_gives_the_same_tables_though_workers_are_killed_in_mid_job(
+    made: Path, wanted: dict[str, list[Any]], tmp_path: Path, cluster: Cluster
 ) -> None:
-    """One worker goes between two stages with what it had computed for the later ones."""
-    url, workers = cluster
-    lake = tmp_path / "lake"
+    lake, pipe, log = tmp_path / "lake", tmp_path / "pipe", tmp_path / "log4j2.properties"
+    os.mkfifo(pipe)
+    log.write_text(LOGGING.format(pipe=pipe))
     run = subprocess.Popen(
-        [sys.executable, "-c", ON_CLUSTER, url, str(made), str(lake)],
+        [sys.executable, "-c", ON_CLUSTER, cluster.url, str(made), str(lake), str(log)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )
+    said = Heard(pipe.open())
     assert run.stdin is not None
     assert run.stdout is not None
+    killed = []
     for line in run.stdout:
-        if line.strip() == "events":
-            workers[0].kill()
+        reached = line.strip()
+        if reached in KILLED_IN:
+            cluster.add()
+        before = len(said)
         run.stdin.write("\n")
         run.stdin.flush()
-    assert run.wait() == 0
-    assert workers[0].process.poll() is not None
+        if reached in KILLED_IN:
+            said.wait_for(r"Starting task .*executor \d+", after=before, deadline_s=300)
+            cluster.kill_worker()
+            killed.append(reached)
+    assert run.wait() == 0, said.text()[-2_000:]
+    assert killed == list(KILLED_IN)
+    assert len(cluster.workers) == 2
+    assert "Lost executor" in said.text()
     assert rows(lake) == wanted
 
 
