@@ -12,7 +12,12 @@ import os
 import sys
 from pathlib import Path
 
+import hypothesis
 import pytest
+
+# How long an example takes says more about the machine than about the code.
+hypothesis.settings.register_profile("posthouse", deadline=None)
+hypothesis.settings.load_profile("posthouse")
 
 if os.environ.get("POSTHOUSE_TEST_NATIVE") == "1":
     if not str(importlib.import_module("posthouse.stores.sqlite.flush").__file__).endswith(".so"):
