@@ -163,9 +163,7 @@ MESSAGES = Table(
         Column("key", "bigint", "A number made of what names the message, by which its row is found."),
         Column("commit", "bigint", "The offset of the first event of the commit that posted it."),
         Column("finished_offset", "bigint", "The offset of its outcome; null while it is open or uncertain."),
-        Column(
-            "delivered_offset", "bigint", "The offset of the first `delivered` of its last life, counted or not."
-        ),
+        Column("delivered_offset", "bigint", "The offset of the first `delivered` of its last life, counted or not."),
         Column("first_offset", "bigint", "The offset of its first event."),
         Column("last_offset", "bigint", "The offset of its last event."),
         Column("duplicates", "int", "Posts of it that were repeats."),
