@@ -470,7 +470,8 @@ async def test_a_peer_that_says_nothing_any_more_is_noticed_and_a_quiet_one_is_k
         assert alice.is_connected(bob.peer_id)
         wire.carries = False
         await until(lambda: alice.saw(Disconnected) and bob.saw(Disconnected))
-        assert "no sign of life" in str(alice.why_gone())
+        # Whoever notices it first closes the connection, which the other may see as an end.
+        assert any("no sign of life" in str(host.why_gone()) for host in (alice, bob))
         server.close()
         await server.wait_closed()
         await until(lambda: len(asyncio.all_tasks()) == 1)
