@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 from tests.console.desk import Desk, tell
+from tests.document import hold_to_document
 
 from posthouse.console import openapi
 from posthouse.console.acts import ACTS
@@ -67,27 +65,12 @@ def test_the_api_does_what_its_document_says(tmp_path: Path, phases: str, exampl
         await c.post("m1", "m2")
         # A stream never ends, so it is not for a tool that waits for the end of each answer.
         words = [
-            *("run", f"{c.url}/api/v1/openapi.json"),
-            *("--header", f"Authorization: Bearer {c.tokens['admin']}"),
             *("--exclude-path", "/api/v1/live"),
             # What ends the token that it is tried with, and what starts other programs.
             *("--exclude-path", "/api/v1/token/revoke"),
             *("--exclude-path", "/api/v1/books/run"),
             *("--phases", phases),
-            *("--max-examples", str(examples)),
-            *("--seed", "1"),
-            *("--checks", "all"),
-            *("--request-timeout", "90"),
-            "--no-color",
         ]
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", "from schemathesis.cli import schemathesis; schemathesis()", *words),
-            cwd=tmp_path,
-            env={**os.environ, "SCHEMATHESIS_HOOKS": ""},
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-        )
-        said, _ = await process.communicate()
-        assert process.returncode == 0, said.decode()
+        await hold_to_document(f"{c.url}/api/v1/openapi.json", c.tokens["admin"], examples, tmp_path, *words)
 
     tell(story, tmp_path, console__logins_per_min="10000")

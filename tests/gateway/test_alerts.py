@@ -13,6 +13,7 @@ import pytest
 from aiohttp import web
 from tests.gateway.conftest import QUICK_OUT, House, Watch, count, messages
 from tests.gateway.test_courier import Script, letter
+from tests.listener import Listener
 
 from posthouse.errors import ConfigError
 from posthouse.gateway.alerts import MAILBOX, AlertChannel, alert_channel
@@ -32,31 +33,17 @@ async def refuse(work: Work) -> None:
     raise Reject(f"no answer to {work.text}")
 
 
-class Hook:
+class Hook(Listener):
     """A webhook that fails as often as it is told to, and remembers what it was told."""
 
     def __init__(self, *statuses: int) -> None:
+        super().__init__("/")
         self.told: list[dict[str, Any]] = []
         self.ids: list[str] = []
         self._statuses = list(statuses)
-        app = web.Application()
-        app.router.add_post("/", self._take)
-        self._runner = web.AppRunner(app, shutdown_timeout=0.1)
         self.came = asyncio.Event()
 
-    async def __aenter__(self) -> Hook:
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._runner.cleanup()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._runner.addresses[0][1]}/"
-
-    async def _take(self, request: web.Request) -> web.Response:
+    async def take(self, request: web.Request) -> web.Response:
         body = await request.read()
         verified([Key(KEY)], request.headers, body, float(request.headers["webhook-timestamp"]))
         self.ids.append(request.headers["webhook-id"])

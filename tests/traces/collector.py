@@ -11,12 +11,14 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
+from tests.listener import Listener
 
 
-class Collector:
+class Collector(Listener):
     """Listens on the loopback; answers with statuses that it is told, then with 200."""
 
     def __init__(self, *statuses: int) -> None:
+        super().__init__("/v1/traces", body_bytes_max=64 * 1024 * 1024)
         self.spans: list[Any] = []
         self.resources: list[dict[str, str]] = []
         self.requests: list[dict[str, str]] = []
@@ -24,23 +26,8 @@ class Collector:
         self.stuck: asyncio.Event | None = None
         """While it is there and not set, requests are not answered."""
         self._came = asyncio.Event()
-        app = web.Application(client_max_size=64 * 1024 * 1024)
-        app.router.add_post("/v1/traces", self._take)
-        self._runner = web.AppRunner(app, shutdown_timeout=0.1)
 
-    async def __aenter__(self) -> Collector:
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._runner.cleanup()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._runner.addresses[0][1]}/v1/traces"
-
-    async def _take(self, request: web.Request) -> web.Response:
+    async def take(self, request: web.Request) -> web.Response:
         body = await request.read()
         self.requests.append(dict(request.headers))
         self._came.set()

@@ -11,9 +11,10 @@ from typing import Any
 
 from ..control.operation import Json
 from ..gateway.api.openapi import VERSION, yaml_page
+from ..gateway.api.problem import answers, schema
 from .acts import ACTS, API, Act
 from .field import Field
-from .problem import KINDS, MEDIA_TYPE
+from .problem import KINDS
 
 _OBJECT: Json = {"type": "object"}
 _TEXT: Json = {"type": "string"}
@@ -35,30 +36,7 @@ JOB: Json = {
         "error": {"type": ["string", "null"]},
     },
 }
-PROBLEM: Json = {
-    "type": "object",
-    "required": ["type", "title", "status", "detail", "code"],
-    "properties": {
-        "type": {"type": "string", "format": "uri"},
-        "title": _TEXT,
-        "status": {"type": "integer"},
-        "detail": _TEXT,
-        "code": {"type": "string", "enum": list(KINDS)},
-    },
-}
-
-
-def _problems(*codes: str) -> Json:
-    found: dict[str, list[str]] = {}
-    for code in codes:
-        found.setdefault(str(KINDS[code].status), []).append(code)
-    return {
-        status: {
-            "description": "; ".join(f"{KINDS[code].title} (`{code}`)" for code in listed),
-            "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
-        }
-        for status, listed in sorted(found.items())
-    }
+_problems = functools.partial(answers, KINDS)
 
 
 def _json(description: str, schema: Json) -> Json:
@@ -200,7 +178,7 @@ def document() -> Json:
                     "description": "A token with a role: viewer, operator or admin.",
                 }
             },
-            "schemas": {"Job": JOB, "Problem": PROBLEM},
+            "schemas": {"Job": JOB, "Problem": schema(KINDS)},
         },
     }
 

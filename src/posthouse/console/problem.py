@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..gateway.api import problem
-from ..gateway.api.problem import MEDIA_TYPE, Kind
-
-__all__ = ["KINDS", "MEDIA_TYPE", "Problem"]
+from ..gateway.api.problem import Kind
 
 KINDS: Mapping[str, Kind] = {
     "invalid": Kind(400, "The request is not what it should be"),

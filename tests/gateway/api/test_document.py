@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
+from tests.document import hold_to_document
 from tests.gateway.api.desk import HELLO, SEND, Desk, tell
 
 from posthouse.gateway.api import openapi, problem
@@ -53,24 +51,7 @@ def test_the_api_does_what_its_document_says(tmp_path: Path, examples: int) -> N
         await desk.ask("POST", "/v1/inbound", HELLO)
         await desk.ask("POST", "/v1/outbound", SEND)
         # A stream of events never ends, so it is not for a tool that waits for the end of each answer.
-        words = [
-            *("run", f"{desk.url}/v1/openapi.json"),
-            *("--header", f"Authorization: Bearer {desk.token}"),
-            *("--exclude-path", "/v1/events"),
-            *("--max-examples", str(examples)),
-            *("--seed", "1"),
-            *("--checks", "all"),
-            *("--request-timeout", "90"),
-            "--no-color",
-        ]
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", "from schemathesis.cli import schemathesis; schemathesis()", *words),
-            cwd=tmp_path,
-            env={**os.environ, "SCHEMATHESIS_HOOKS": ""},
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-        )
-        said, _ = await process.communicate()
-        assert process.returncode == 0, said.decode()
+        url = f"{desk.url}/v1/openapi.json"
+        await hold_to_document(url, desk.token, examples, tmp_path, "--exclude-path", "/v1/events")
 
     tell(story, tmp_path, Limits(connections_max=100, wait_s_max=0.02))

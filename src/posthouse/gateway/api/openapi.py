@@ -84,32 +84,7 @@ INBOUND_STATUS: Json = {
         },
     },
 }
-PROBLEM: Json = {
-    "type": "object",
-    "required": ["type", "title", "status", "detail", "code"],
-    "properties": {
-        "type": {"type": "string", "format": "uri"},
-        "title": _TEXT,
-        "status": {"type": "integer"},
-        "detail": _TEXT,
-        "code": {"type": "string", "enum": list(problem.KINDS)},
-    },
-}
-
-
-def _problems(*codes: str) -> Json:
-    """The answers for these problems, by status."""
-    found: dict[str, list[str]] = {}
-    for code in codes:
-        found.setdefault(str(problem.KINDS[code].status), []).append(code)
-    content = {problem.MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
-    return {
-        status: {
-            "description": "; ".join(f"{problem.KINDS[code].title} (`{code}`)" for code in listed),
-            "content": content,
-        }
-        for status, listed in sorted(found.items())
-    }
+_problems = functools.partial(problem.answers, problem.KINDS)
 
 
 def _json(description: str, name: str) -> Json:
@@ -239,7 +214,7 @@ def document() -> Json:
                 "Posted": POSTED,
                 "InboundStatus": INBOUND_STATUS,
                 "OutboundStatus": OUTBOUND_STATUS,
-                "Problem": PROBLEM,
+                "Problem": problem.schema(problem.KINDS),
             },
         },
     }

@@ -73,3 +73,33 @@ class Problem(Exception):
             content_type=MEDIA_TYPE,
             headers=self.headers,
         )
+
+
+def schema(kinds: Mapping[str, Kind]) -> dict[str, Any]:
+    """What a problem looks like, for the document of an API with these kinds."""
+    text = {"type": "string"}
+    return {
+        "type": "object",
+        "required": ["type", "title", "status", "detail", "code"],
+        "properties": {
+            "type": {"type": "string", "format": "uri"},
+            "title": text,
+            "status": {"type": "integer"},
+            "detail": text,
+            "code": {"type": "string", "enum": list(kinds)},
+        },
+    }
+
+
+def answers(kinds: Mapping[str, Kind], *codes: str) -> dict[str, Any]:
+    """The answers for these problems in such a document, by status."""
+    found: dict[str, list[str]] = {}
+    for code in codes:
+        found.setdefault(str(kinds[code].status), []).append(code)
+    return {
+        status: {
+            "description": "; ".join(f"{kinds[code].title} (`{code}`)" for code in listed),
+            "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+        }
+        for status, listed in sorted(found.items())
+    }
