@@ -19,9 +19,8 @@ import asyncio
 import hashlib
 import logging
 import uuid
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from ..agent.client import Agent, Item, relay_url
 from ..agent.identity import Identity
@@ -37,6 +36,7 @@ from ..wire.address import address_of, parse_address
 from . import frame
 from .capability import Path as Way
 from .node import Peer
+from .tasks import Tasks
 
 log = logging.getLogger("posthouse.peer")
 
@@ -68,12 +68,12 @@ class Depot:
         self._agent: Agent | None = None
         self._left: dict[tuple[str, str], int] = {}
         self._leaving: set[PeerId] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks("the way over the relay failed")
         self._free = asyncio.Semaphore(WORK_MAX)
 
     def start(self) -> None:
         """Connect, now or as soon as the relay is there."""
-        self._spawn(self._live())
+        self._tasks.spawn(self._live())
         self._peer.courier.shelter = self
 
     async def close(self) -> None:
@@ -98,7 +98,7 @@ class Depot:
                     try:
                         async for item in agent.receive():
                             await self._free.acquire()
-                            self._spawn(self._picked_up(agent, item))
+                            self._tasks.spawn(self._picked_up(agent, item))
                     finally:
                         self._agent = None
             except RelayRefused as error:
@@ -113,7 +113,7 @@ class Depot:
         """A peer was tried in vain: leave what waits for it."""
         if self._agent is not None and peer not in self._leaving:
             self._leaving.add(peer)
-            self._spawn(self._leave(self._agent, peer))
+            self._tasks.spawn(self._leave(self._agent, peer))
 
     async def _leave(self, agent: Agent, peer: PeerId) -> None:
         try:
@@ -188,16 +188,6 @@ class Depot:
                 await agent.send(item.peer, frame.dumps(frame.fields(answer)), CONTENT_TYPE)
             except (InvalidInput, OutboxFull) as error:
                 log.warning("%s gets no acknowledgement over the relay: %s", item.peer, error)
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("the way over the relay failed", exc_info=error)
 
 
 def _turn(view: MessageView, now: int) -> int:

@@ -15,8 +15,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..control.peer import OUTBOX_DESK
 from ..errors import BadFrame, EngineClosed, InvalidInput, StoreError
@@ -28,6 +27,7 @@ from ..mailbox.message import SECOND
 from ..mailbox.outcome import Delivery, Leased, Outcome
 from . import frame
 from .frame import Direct
+from .tasks import Tasks
 
 if TYPE_CHECKING:
     from .courier import Courier
@@ -86,7 +86,7 @@ class Line:
     def __init__(self, courier: Courier, peer: PeerId) -> None:
         self.peer = peer
         self.name = str(peer)
-        self.tasks: set[asyncio.Task[None]] = set()
+        self.tasks = Tasks(f"sending to {self.name} failed")
         """Sends and settles that go on."""
         self._courier = courier
         self._loop = asyncio.get_running_loop()
@@ -233,7 +233,7 @@ class Line:
             if run is None:
                 run = self._runs[key] = Run(delivery.message.lane)
                 self._courier.begin()
-                self._spawn(self._send(key, run))
+                self.tasks.spawn(self._send(key, run))
             run.waiting.append((delivery, lease.token))
         return len(deliveries)
 
@@ -247,17 +247,6 @@ class Line:
             self._courier.office.submit(Release(OUTBOX_DESK, token)).add_done_callback(_forget)
 
     # Sending.
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
-        self.tasks.add(task)
-        task.add_done_callback(self._ended)
-        return task
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self.tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("sending to %s failed", self.name, exc_info=error)
 
     async def _send(self, key: str, run: Run) -> None:
         """Send what was taken of a trade, one after the other, and what more is taken meanwhile."""
@@ -372,7 +361,7 @@ class Line:
                 if not run.refilling and 2 * more >= run.ahead:
                     run.refilling = True
                     leases.append((run, self._lease(run.lane, more)))
-        return self._spawn(self._settle(done, leases))
+        return self.tasks.spawn(self._settle(done, leases))
 
     async def _settle(self, done: list[Done], leases: list[tuple[Run, Lease]]) -> None:
         courier, stats = self._courier, self._courier.stats

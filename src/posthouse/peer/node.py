@@ -17,7 +17,7 @@ import contextlib
 import logging
 import os
 import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,7 @@ from .receiver import Receiver, TakeLimits
 from .session import Rules, Session
 from .stats import Stats
 from .sync import MARK, StateHook, Sync
+from .tasks import Tasks
 
 log = logging.getLogger("posthouse.peer")
 
@@ -95,13 +96,13 @@ class Peer:
         self.office = office
         self.network = network
         self.courier = Courier(office, network, self.session, self.stats, limits.send)
-        self.sync = Sync(office, self.session, self.courier, self.stats, self._spawn, state)
+        self._tasks = Tasks("a task of the peer failed")
+        self.sync = Sync(office, self.session, self.courier, self.stats, self._tasks.spawn, state)
         self.receiver = self.sync.receiver = Receiver(
             office, self.session, self.stats, limits.take, self.sync.ask, self.sync.answer
         )
         self._handler = handler
         self._loop = asyncio.get_running_loop()
-        self._tasks: set[asyncio.Task[None]] = set()
         self._notes: set[asyncio.Future[list[Outcome]]] = set()
         self._unwatch: Callable[[], None] | None = None
         self.inbox: Inbox
@@ -127,7 +128,7 @@ class Peer:
             self.network.handle(frame.PROTOCOL, self.receiver.serve)
             self.network.handle(MARK, _nothing)
         self.courier.start()
-        self._spawn(self._forget())
+        self._tasks.spawn(self._forget())
         if isinstance(self.office, Engine):
             self.office.on_call.append(self._told)
             control.running(self.office, self.live)
@@ -303,17 +304,6 @@ class Peer:
                         self.courier.posted(one.message.mailbox)
                 else:
                     self.courier.look()
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-        return task
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, EngineClosed):
-            log.error("a task of the peer failed", exc_info=error)
 
     async def _forget(self) -> None:
         """Forget trades that ended long ago."""

@@ -36,6 +36,7 @@ from .capability import Path, learned
 from .frame import Direct
 from .node import Peer
 from .orderbook import ANNOUNCE, CANCEL, OPEN, TAKE, BookLimits, Order, Orderbook, Take, Wrong, order_from
+from .tasks import Tasks
 
 log = logging.getLogger("posthouse.peer")
 
@@ -62,7 +63,7 @@ class Orders:
         self._gossip = gossip
         self._asked: dict[PeerId, float] = {}
         self._takes: asyncio.Queue[Take] = asyncio.Queue(TAKES_MAX)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks("a task of the market failed")
         self._unwatch: Callable[[], None] | None = None
 
     def start(self) -> None:
@@ -74,8 +75,8 @@ class Orders:
         self._subscription = self._gossip.subscribe(TOPIC, self._validate)
         self._host.handle(SYNC, self._answer)
         self._unwatch = self._host.watch(self._seen)
-        self._spawn(self._listen())
-        self._spawn(self._announce_again())
+        self._tasks.spawn(self._listen())
+        self._tasks.spawn(self._announce_again())
 
     async def close(self) -> None:
         """Take part no more. Idempotent."""
@@ -229,7 +230,7 @@ class Orders:
                 if len(self._asked) >= 4_096:
                     self._asked.clear()
                 self._asked[event.peer] = now_s
-                self._spawn(self._ask(event.peer))
+                self._tasks.spawn(self._ask(event.peer))
 
     async def _ask(self, peer: PeerId) -> None:
         """Ask a peer for its orders."""
@@ -277,16 +278,6 @@ class Orders:
                 "timestamp": self._now_s(),
             }
             await stream.write(frame.dumps(answer) + b"\n")
-
-    def _spawn(self, work: Any) -> None:
-        task: asyncio.Task[None] = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a task of the market failed", exc_info=error)
 
 
 def _camel(order: Order) -> dict[str, Any]:

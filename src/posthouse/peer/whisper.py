@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
 
 from ..errors import BadFrame, InvalidInput
 from ..libp2p.errors import Libp2pError
@@ -27,6 +26,7 @@ from . import frame, sealed
 from .capability import Path
 from .frame import Direct
 from .node import Peer
+from .tasks import Tasks
 
 log = logging.getLogger("posthouse.peer")
 
@@ -41,7 +41,7 @@ class Whispers:
     def __init__(self, peer: Peer, gossip: Gossip) -> None:
         self._peer = peer
         self._gossip = gossip
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks("a message by gossip was not worked on")
         self._end: Callable[[], None] | None = None
 
     def start(self) -> None:
@@ -53,7 +53,7 @@ class Whispers:
             async for message in subscription:
                 self._came(message)
 
-        self._spawn(listen())
+        self._tasks.spawn(listen())
         self._peer.session.gossips = True
         self._peer.courier.whispers = self
 
@@ -101,7 +101,7 @@ class Whispers:
             if direct.type == frame.ACK:
                 self._peer.courier.confirmed(message.author, direct, Path.GOSSIP)
             elif direct.type in frame.PRIVATE_TYPES:
-                self._spawn(self._take(message.author, direct, len(message.data)))
+                self._tasks.spawn(self._take(message.author, direct, len(message.data)))
         except BadFrame as error:
             self._peer.stats.refused["malformed"] += 1
             log.info("a sealed message of %s is passed over: %s", message.author, error)
@@ -113,13 +113,3 @@ class Whispers:
                 self.publish(peer, answer)
             except (InvalidInput, Libp2pError) as error:
                 log.warning("%s gets no acknowledgement by gossip: %s", peer, error)
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a message by gossip was not worked on", exc_info=error)
