@@ -34,6 +34,11 @@ async def next_snapshot(response: aiohttp.ClientResponse) -> dict[str, Any]:
     raise AssertionError("the stream ended")
 
 
+def head(c: Desk) -> str:
+    """The headers of a viewer who writes his request by hand."""
+    return f"Host: localhost\r\nAuthorization: Bearer {c.tokens['viewer']}\r\n"
+
+
 def test_fifty_viewers_share_one_snapshot_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("posthouse.console.live.EVERY_S", 0.1)
 
@@ -104,6 +109,53 @@ def test_a_console_that_stops_lets_its_viewers_go(tmp_path: Path) -> None:
                 async with asyncio.timeout(10):
                     await c.console.close()
                     await stream.read()
+
+    tell(story, tmp_path)
+
+
+def test_a_viewer_who_does_not_read_is_let_go_and_others_are_told_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("posthouse.console.live.EVERY_S", 0.05)
+    monkeypatch.setattr("posthouse.console.live.UNREAD_S", 0.2)
+
+    async def story(c: Desk) -> None:
+        # More than the sockets of two who do not read can hold for long.
+        large = {"all": {"depth": 1}, "text": "x" * 1_000_000}
+        monkeypatch.setattr(c.console.snapshots, "take", lambda: large)
+        _, lazy = await asyncio.open_connection("127.0.0.1", c.console.port, limit=1)
+        lazy.write(f"GET /api/v1/live HTTP/1.1\r\n{head(c)}\r\n".encode())
+        headers = {"Authorization": f"Bearer {c.tokens['viewer']}"}
+        async with aiohttp.ClientSession(headers=headers, read_bufsize=4_000_000) as session:
+            async with session.get(f"{c.url}/api/v1/live") as stream:
+                seen = 0
+                while c.console.live.viewers < 2 or not seen:
+                    assert (await next_snapshot(stream))["all"]["depth"] == 1
+                    seen += 1
+                async with asyncio.timeout(20):
+                    while c.console.live.viewers == 2:
+                        await next_snapshot(stream)
+                await next_snapshot(stream)
+                assert c.console.live.viewers == 1
+        lazy.transport.abort()
+
+    tell(story, tmp_path)
+
+
+def test_a_viewer_behind_an_old_proxy_is_told_without_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("posthouse.console.live.EVERY_S", 0.05)
+
+    async def story(c: Desk) -> None:
+        await c.post("m1")
+        reader, writer = await asyncio.open_connection("127.0.0.1", c.console.port)
+        writer.write(f"GET /api/v1/live HTTP/1.0\r\n{head(c)}\r\n".encode())
+        async with asyncio.timeout(20):
+            assert b" 200 " in (await reader.readuntil(b"\r\n\r\n")).splitlines()[0]
+            for _ in range(3):
+                name, data = (await reader.readuntil(b"\n\n")).splitlines()[:2]
+                assert name == b"event: snapshot"
+                assert json.loads(data.removeprefix(b"data: "))["all"]["depth"] == 1
+        writer.transport.abort()
 
     tell(story, tmp_path)
 

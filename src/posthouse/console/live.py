@@ -1,7 +1,8 @@
 """Live numbers: one snapshot a second while somebody looks, the same bytes for everybody who does.
 
-In: viewers. Out: server-sent events. With nobody there nothing is computed. A viewer who does not read is let go: a
-newer snapshot says all that an older one did, so none is queued for him.
+In: viewers. Out: server-sent events. With nobody there nothing is computed. A snapshot is made into bytes once, and
+telling a viewer is one write to his connection: no task is woken for it. None is queued for a viewer who does not read,
+since a newer snapshot says all that an older one did; if he goes on not reading he is let go.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from typing import NamedTuple
 
 import orjson
-from aiohttp import hdrs, web
+from aiohttp import HttpVersion11, hdrs, web
 
 from ..control.operation import Json
 from ..errors import StoreError
@@ -26,15 +28,33 @@ GAP_S = 0.02
 """How long to wait at most before the next ones."""
 SPARE = 0.2
 """The share of the time between two snapshots by which everybody has been told."""
-WRITE_S = 10.0
+UNREAD_S = 10.0
 """How long a viewer may take to read one snapshot."""
 
 
-class _Viewer:
-    """One who looks, and waits for something new."""
+class _News(NamedTuple):
+    """The newest snapshot as it goes out."""
 
-    def __init__(self) -> None:
-        self.news = asyncio.Event()
+    plain: bytes
+    chunk: bytes
+    """The same as a chunk of HTTP/1.1."""
+
+
+def _news(event: bytes) -> _News:
+    return _News(event, b"%x\r\n%b\r\n" % (len(event), event))
+
+
+class _Viewer:
+    """One who looks."""
+
+    def __init__(self, is_welcome: Callable[[], bool], takes_chunks: bool) -> None:
+        self.is_welcome = is_welcome
+        self.takes_chunks = takes_chunks
+        self.transport: asyncio.Transport | None = None
+        """His connection, once the answer's head is on it."""
+        self.behind_since: float | None = None
+        """Since when there is something that he has not read."""
+        self.gone = asyncio.Event()
 
 
 class Live:
@@ -46,9 +66,8 @@ class Live:
         self._viewers: dict[_Viewer, None] = {}
         self.taken = 0
         """Snapshots so far, however many looked."""
-        self._event = b""
+        self._news: _News | None = None
         self._task: asyncio.Task[None] | None = None
-        self._closed = False
 
     @property
     def viewers(self) -> int:
@@ -56,10 +75,10 @@ class Live:
         return len(self._viewers)
 
     async def close(self) -> None:
-        """Let every viewer go."""
-        self._closed = True
+        """Let every viewer go, and take no more."""
+        self._viewers_max = 0
         for viewer in self._viewers:
-            viewer.news.set()
+            viewer.gone.set()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -68,56 +87,64 @@ class Live:
         """Send snapshots until the viewer leaves, or is welcome no more."""
         if self.viewers >= self._viewers_max:
             raise Problem("busy", f"{self.viewers} look already", {"Retry-After": "5"})
-        viewer = _Viewer()
+        viewer = _Viewer(is_welcome, request.version >= HttpVersion11)
         self._viewers[viewer] = None
         try:
             response = web.StreamResponse(
                 headers={hdrs.CONTENT_TYPE: "text/event-stream; charset=utf-8", hdrs.CACHE_CONTROL: "no-store"}
             )
             await response.prepare(request)
-            if self._event:
-                viewer.news.set()
-            if self._task is None or self._task.done():
+            # The head leaves with what is written first; all that follows goes to the connection itself.
+            await response.write(b"" if self._news is None else self._news.plain)
+            viewer.transport = request.transport
+            if not viewer.gone.is_set() and (self._task is None or self._task.done()):
                 self._task = asyncio.create_task(self._run(), name="console snapshots")
-            async with asyncio.timeout(None) as patience:
-                while True:
-                    await viewer.news.wait()
-                    viewer.news.clear()
-                    if self._closed or not is_welcome():
-                        return response
-                    patience.reschedule(asyncio.get_running_loop().time() + WRITE_S)
-                    await response.write(self._event)
-                    patience.reschedule(None)
+            await viewer.gone.wait()
         except ConnectionError:
-            return response  # he left
-        except TimeoutError:
-            if request.transport is not None:
-                request.transport.abort()
-            return response
+            pass  # he left
         finally:
             del self._viewers[viewer]
+        return response
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         while self._viewers:
             next_at = loop.time() + EVERY_S
             try:
-                self._event = b"event: snapshot\ndata: " + orjson.dumps(await self._take()) + b"\n\n"
+                self._news = _news(b"event: snapshot\ndata: " + orjson.dumps(await self._take()) + b"\n\n")
                 self.taken += 1
             except StoreError as error:
                 log.warning("the console cannot look: %s", error)
-                self._event = b": no news\n\n"
-            await self._tell(next_at - EVERY_S * SPARE)
+                self._news = _news(b": no news\n\n")
+            await self._tell_all(self._news, next_at - EVERY_S * SPARE)
             await asyncio.sleep(max(next_at - loop.time(), 0))
         # The next viewer begins with a new one.
-        self._event = b""
+        self._news = None
 
-    async def _tell(self, until: float) -> None:
-        """Wake the viewers a few at a time, all by ``until``: what else the loop does waits for a few writes only."""
+    async def _tell_all(self, news: _News, until: float) -> None:
+        """Tell the viewers a few at a time, all by ``until``: what else the loop does waits for a few writes only."""
         loop = asyncio.get_running_loop()
         waiting = list(self._viewers)
         for first in range(0, len(waiting), AT_ONCE):
+            now = loop.time()
             for viewer in waiting[first : first + AT_ONCE]:
-                viewer.news.set()
+                _tell(viewer, news, now)
             groups = (len(waiting) - first) / AT_ONCE
-            await asyncio.sleep(max(min((until - loop.time()) / groups, GAP_S), 0))
+            await asyncio.sleep(max(min((until - now) / groups, GAP_S), 0))
+
+
+def _tell(viewer: _Viewer, news: _News, now: float) -> None:
+    """Write to one viewer if he has read what there was, and let him go if he should."""
+    transport = viewer.transport
+    if transport is None or viewer.gone.is_set():
+        return
+    if transport.is_closing() or not viewer.is_welcome():
+        viewer.gone.set()
+    elif not transport.get_write_buffer_size():
+        viewer.behind_since = None
+        transport.write(news.chunk if viewer.takes_chunks else news.plain)
+    elif viewer.behind_since is None:
+        viewer.behind_since = now
+    elif now - viewer.behind_since >= UNREAD_S:
+        transport.abort()
+        viewer.gone.set()
