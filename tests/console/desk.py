@@ -18,6 +18,7 @@ from posthouse.console.server import Console
 from posthouse.control.catalogue import run
 from posthouse.control.operation import Context
 from posthouse.control.operator import open_store
+from posthouse.engine.clock import Clock
 from posthouse.engine.engine import Engine
 from posthouse.mailbox.command import Lease, Post, Settle, Verdict
 from posthouse.mailbox.message import Message
@@ -195,11 +196,11 @@ class Html(HTMLParser):
 
 
 @asynccontextmanager
-async def desk(folder: Path, toml: str = "", **settings: str) -> AsyncIterator[Desk]:
+async def desk(folder: Path, toml: str = "", clock: Clock | None = None, **settings: str) -> AsyncIterator[Desk]:
     (folder / "posthouse.toml").write_text(toml)
     given = {"console.port": "0", **{name.replace("__", "."): value for name, value in settings.items()}}
     config = load({}, folder, {name: Given(value, "test") for name, value in given.items()})
-    async with Engine(open_store(config, create=True)) as engine:
+    async with Engine(open_store(config, create=True), clock=clock) as engine:
         console = setup.make(config, engine)
         made = Desk(engine, config, console)
         try:
@@ -215,11 +216,11 @@ async def desk(folder: Path, toml: str = "", **settings: str) -> AsyncIterator[D
 Story = Callable[[Desk], Awaitable[None]]
 
 
-def tell(story: Story, folder: Path, toml: str = "", **settings: str) -> None:
+def tell(story: Story, folder: Path, toml: str = "", clock: Clock | None = None, **settings: str) -> None:
     """Run a story on a console of its own; settings by name, with __ in place of the dot."""
 
     async def told() -> None:
-        async with desk(folder, toml, **settings) as made:
+        async with desk(folder, toml, clock, **settings) as made:
             await story(made)
 
     asyncio.run(told())
