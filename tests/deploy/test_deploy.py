@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import click
@@ -119,6 +120,43 @@ def test_the_container_file_builds_from_what_there_is_and_starts_it() -> None:
     (extras,) = re.findall(r"'\.\[([a-z,]+)\]'", "".join(words for name, words in found if name == "RUN"))
     declared = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     assert all(re.search(rf"^{extra} = \[", declared, re.MULTILINE) for extra in extras.split(","))
+
+
+def test_what_the_container_file_names_is_what_the_program_has() -> None:
+    found = instructions()
+    config = load({}, ROOT, {}, str(CONFIG))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    least = tuple(map(int, project["requires-python"].removeprefix(">=").split(".")))
+    stages = [words for name, words in found if name == "FROM"]
+    for words in stages:
+        (version,) = re.findall(r"^docker\.io/library/python:(\d+\.\d+)-slim\b", words)
+        assert tuple(map(int, version.split("."))) >= least
+    assert len({words.split()[0] for words in stages}) == 1, "what is built on one is run on another"
+    # Every variable is a setting, and is taken.
+    given = dict(re.findall(r'(\w+)="([^"]*)"', " ".join(words for name, words in found if name == "ENV")))
+    assert given
+    inside = load(given, ROOT, {}, str(CONFIG))
+    for name in given:
+        setting = name.removeprefix("POSTHOUSE_").lower().replace("_", ".", 1)
+        assert inside.text(setting) == given[name]
+    last = dict(found)
+    assert last["EXPOSE"] == str(config.whole("relay.port"))
+    assert f"127.0.0.1:{last['EXPOSE']}:{last['EXPOSE']}" in CONTAINER.read_text(encoding="utf-8")
+    assert f":{config.whole('metrics.port')}/" in last["HEALTHCHECK"]
+    for name in ("console.host", "metrics.host"):
+        assert inside.text(name) == "127.0.0.1", name
+    # The account that it runs under is made, and the folder of its store is its own and lasts.
+    made = " ".join(words for name, words in found if name == "RUN")
+    assert re.search(rf"useradd .* {last['USER']} ", made)
+    assert config.path("store.path").is_relative_to(last["VOLUME"])
+    assert last["WORKDIR"] == last["VOLUME"]
+    assert re.search(rf"install -d -m 0700 -o {last['USER']} -g {last['USER']} {last['VOLUME']}$", made.strip())
+    # What is copied is what starts.
+    venv = json.loads(last["ENTRYPOINT"])[0].removesuffix("/bin/posthouse")
+    assert f"python -m venv {venv}" in made
+    assert ("COPY", f"--from=build {venv} {venv}") in found
+    (_, target) = next(words.split() for name, words in found if name == "COPY" and words.startswith("deploy/"))
+    assert target == json.loads(last["CMD"])[2]
 
 
 def test_the_constraints_of_the_container_are_the_locked_versions(tmp_path: Path) -> None:
