@@ -24,6 +24,7 @@ from ..config import Config
 from ..control import catalogue
 from ..control.operation import Answer, Context, Json
 from ..engine.engine import Engine
+from ..engine.tasks import Tasks
 from ..errors import ConfigError, EngineClosed, InvalidInput, MissingExtra, StoreError
 from ..gateway.listener import Listener, TooLarge, TooSlow, body
 from ..journal import segment
@@ -108,7 +109,8 @@ class Console:
         self._headers = {**guard.HEADERS, **(guard.TLS_HEADERS if certificate is not None else {})}
         self._threads = ThreadPoolExecutor(THREADS, "posthouse-console")
         self._waiting = 0
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks = Tasks(log)
+        self._warming: asyncio.Task[None] | None = None
         self.app = web.Application(middlewares=[self._answered])
         self.app.on_response_prepare.append(self._guarded)
         self._route()
@@ -149,13 +151,11 @@ class Console:
         """Listen; ConfigError if that is not possible."""
         try:
             await self.thread(self.history.load)
-            self._tasks = [
-                asyncio.create_task(self._mark(), name="console marks"),
-                asyncio.create_task(self._look(), name="console history"),
-            ]
+            self._tasks.spawn(self._mark(), "the marks of the console's counters")
+            self._tasks.spawn(self._look(), "the console's history")
             self.attendance.start()
             await self._listener.start()
-            self._tasks.append(asyncio.create_task(self._warm(), name="console warms up"))
+            self._warming = self._tasks.spawn(self._warm(), "the console's warming up")
         except BaseException as error:
             await self.close()
             if isinstance(error, ConfigError):
@@ -164,10 +164,7 @@ class Console:
 
     async def close(self) -> None:
         """Let everybody go, and stop what runs. Idempotent."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tasks = []
+        await self._tasks.close()
         await self.attendance.close()
         await self.live.close()
         await self.jobs.close()
@@ -202,6 +199,12 @@ class Console:
         """Where browsers find it."""
         host = self._public_host or ("127.0.0.1" if self._host in ("*", "0.0.0.0", "::") else self._host)
         return f"{self.scheme}://{f'[{host}]' if ':' in host else host}:{self.port}"
+
+    async def warmed_up(self) -> None:
+        """Return when the first page is as quick as the next ones, and who is connected is known."""
+        if self._warming is not None:
+            await asyncio.shield(self._warming)
+        await self.attendance.caught_up()
 
     async def _warm(self) -> None:
         """Load what the first pages would otherwise wait for."""

@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..engine.engine import Engine
+from ..engine.tasks import Tasks
 from ..errors import EngineClosed, InvalidInput, StoreError
 from ..mailbox.command import Command, Filter, Lease, Release, Settle, Verdict
 from ..mailbox.message import SECOND, State
@@ -40,7 +41,7 @@ from .job import ERROR_CHARS_MAX, bounded_s
 from .letter import OUTBOUND_DESK, Outbound, outbound_mailbox
 from .pacing import Breaker, Pace
 from .stats import CourierStats
-from .worker import STORE_PAUSE_S, watched
+from .worker import STORE_PAUSE_S
 
 log = logging.getLogger("posthouse.gateway")
 
@@ -87,7 +88,7 @@ class Courier:
         self._asked: set[str] = set()
         """Tokens of leases that were asked for and of which nothing was heard."""
         self._sends: set[asyncio.Task[None]] = set()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks = Tasks(log, level=logging.CRITICAL)
 
     # What its channel's port tells it.
 
@@ -110,17 +111,13 @@ class Courier:
 
     def start(self) -> None:
         """Begin to send; on a running event loop."""
-        self._tasks.append(watched(asyncio.create_task(self._run(), name=f"the courier of {self.mailbox}")))
+        self._tasks.spawn(self._run(), f"the courier of {self.mailbox}")
         if isinstance(self.channel, Reconciles) or self.channel.idempotent:
-            asking = asyncio.create_task(self._keep_asking(), name=f"asking about {self.mailbox}")
-            self._tasks.append(watched(asking))
+            self._tasks.spawn(self._keep_asking(), f"asking about {self.mailbox}")
 
     async def close(self) -> None:
         """Take nothing more, let sends finish for a while, settle the rest by what is certain. Idempotent."""
-        tasks, self._tasks = self._tasks, []
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.close()
         if self._sends:
             await asyncio.wait(self._sends, timeout=self._limits.grace_s)
         sends = list(self._sends)

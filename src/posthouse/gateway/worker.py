@@ -27,6 +27,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..engine.engine import Engine
+from ..engine.tasks import Tasks
 from ..errors import EngineClosed, StoreError
 from ..mailbox.command import Lease, Release, Renew, Together
 from ..mailbox.outcome import FAILURES, Leased, LeaseLost, Outcome, Refused
@@ -95,24 +96,26 @@ class Worker:
         self._loop: asyncio.AbstractEventLoop
         self._look_at_s = math.inf
         self._looking: asyncio.TimerHandle | None = None
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks = Tasks(log, level=logging.CRITICAL)
+        self._dispatching: asyncio.Task[None] | None = None
+        """From ``start`` to ``close``."""
 
     def start(self) -> None:
         """Begin to work; on a running event loop."""
         self._loop = asyncio.get_running_loop()
-        self._tasks.append(watched(asyncio.create_task(self._dispatch(), name="the worker")))
+        self._dispatching = self._tasks.spawn(self._dispatch(), "the worker")
         lease_s = self._engine.store.policies[self._desk].lease_s
         if lease_s is not None:
-            self._tasks.append(watched(asyncio.create_task(self._renew(lease_s / 3), name="renewing of leases")))
+            self._tasks.spawn(self._renew(lease_s / 3), "renewing of leases")
 
     async def close(self) -> None:
         """Take nothing more, let handlers finish for a while, give back the rest. Idempotent."""
-        if not self._tasks:
+        if self._dispatching is None:
             return
-        tasks, self._tasks = self._tasks, []
+        dispatching, self._dispatching = self._dispatching, None
         self._backlog = False
-        tasks[0].cancel()
-        await asyncio.gather(tasks[0], return_exceptions=True)
+        dispatching.cancel()
+        await asyncio.gather(dispatching, return_exceptions=True)
         try:
             async with asyncio.timeout(self._limits.grace_s):
                 while self._jobs:
@@ -121,9 +124,9 @@ class Worker:
         except TimeoutError:
             pass
         running = [job.task for job in self._jobs.values() if job.task is not None]
-        for task in (*tasks[1:], *running):
+        for task in running:
             task.cancel()
-        await asyncio.gather(*tasks[1:], *running, return_exceptions=True)
+        await asyncio.gather(self._tasks.close(), *running, return_exceptions=True)
         if self._looking is not None:
             self._looking.cancel()
         self._settle_all()
@@ -207,7 +210,7 @@ class Worker:
         """Start on what was taken, if something was."""
         # The desk is there, so the engine has no reason to refuse.
         assert isinstance(outcome, Leased)
-        if not self._tasks:
+        if self._dispatching is None:
             return False  # told to stop meanwhile: it is given back with what was asked for
         self._asked.discard(outcome.token)
         if outcome.deliveries:
@@ -289,7 +292,7 @@ class Worker:
         if follow:
             for job in jobs:
                 more = self._places.leave(job.tenant)
-                if (more or self._backlog) and self._tasks and self._places.may_ask():
+                if (more or self._backlog) and self._dispatching is not None and self._places.may_ask():
                     leases.append(self._next_lease(self._places.full()))
         try:
             future = self._engine.submit(*[command for job in jobs for command in job.commands], *leases)
@@ -372,14 +375,3 @@ class Worker:
                 if isinstance(outcome, LeaseLost) and not job.settling and job.task is not None:
                     job.lost = True
                     job.task.cancel()
-
-
-def watched(task: asyncio.Task[None]) -> asyncio.Task[None]:
-    """Say so, should a task that runs as long as the gateway end by itself."""
-
-    def ended(done: asyncio.Task[None]) -> None:
-        if not done.cancelled() and (error := done.exception()) is not None and not isinstance(error, EngineClosed):
-            log.critical("%s has stopped", done.get_name(), exc_info=error)
-
-    task.add_done_callback(ended)
-    return task
