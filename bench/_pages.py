@@ -192,10 +192,11 @@ def filled(folder: Path, size: Size, told: Callable[[int], None]) -> None:
 
 @asynccontextmanager
 async def serving(config: Config) -> AsyncIterator[tuple[Console, aiohttp.ClientSession]]:
-    """A server that was just started, and a browser."""
+    """A server that was just started and has warmed up, which takes it about a second, and a browser."""
     async with Engine(open_store(config)) as engine:
         console = setup.make(config, engine)
         await console.start()
+        await console.warmed_up()
         try:
             async with await log_in(console, config) as session:
                 yield console, session
@@ -211,7 +212,6 @@ async def measure(folder: Path, size: Size, count: int) -> dict[str, list[float]
         async with serving(config) as (console, session):
             found[name] = await times(session, console.address + path, 1)
     async with serving(config) as (console, session):
-        await console.attendance.caught_up()
         for name, path in paths(size).items():
             found[name] += await times(session, console.address + path, count)
     return found

@@ -187,6 +187,30 @@ def test_many_letters_are_grouped_in_part_and_all_on_request(tmp_path: Path, mon
     tell(story, tmp_path)
 
 
+def test_programs_too_are_told_of_the_oldest_unless_they_ask_for_more(tmp_path: Path) -> None:
+    """What looks at messages one by one looks at a few, and says so."""
+
+    async def story(c: Desk) -> None:
+        await die(c, 4, "broken")
+        _, told = await c.api("GET", "/api/v1/dead/ls?scan=3")
+        assert (told["messages"], told["total"]) == (3, 4)
+        assert (await c.api("GET", "/api/v1/dead/ls"))[1]["messages"] == 4
+        for number in range(5):
+            await c.post(f"w{number}", mailbox="town", lane=f"lane-{number}", sender="web/main/ann")
+        await c.post("r1", desk="relay", mailbox="pinch:a@h")
+        for scan, waiting, whole in ((2, 2, False), (5, 5, False), (6, 5, True)):
+            _, told = await c.api("GET", f"/api/v1/gateway/stats?scan={scan}")
+            inbound = told["desks"][0]
+            assert inbound["counts"]["ready"] == 5
+            assert sum(row["waiting"] for row in inbound["channels"]) == waiting
+            assert (sum(row["waiting"] for row in inbound["sessions"]), inbound["scanned_all"]) == (waiting, whole)
+        _, told = await c.api("GET", "/api/v1/gateway/stats")
+        assert told["desks"][0]["scanned_all"] is True
+        assert (await c.api("GET", "/api/v1/gateway/stats?scan=0"))[0] == 400
+
+    tell(story, tmp_path)
+
+
 def test_who_may_only_look_sees_no_way_to_act(tmp_path: Path) -> None:
     async def story(c: Desk) -> None:
         await die(c, 1, "broken")

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ..control.dead import SCAN_MAX
+from ..control.gateway import SCAN_MAX as GATEWAY_SCAN
 from ..control.message import BODY_BYTES_MAX
 from ..control.operation import PAGE_MAX, Json
 from ..control.presence import WHO
@@ -234,10 +235,10 @@ ACTS: tuple[Act, ...] = (
     Act(
         "dead.ls",
         VIEWER,
-        (*WHERE, LIMIT, integer("scan", "Dead letters to look at, at most.", 1, SCAN_MAX)),
+        (*WHERE, LIMIT, integer("scan", "Dead letters to look at, the oldest.", 1, SCAN_MAX, 2_000)),
         "Dead letters in groups of like errors, the largest first.",
         ("groups", "messages", "total", "more"),
-        adapt=in_where,
+        adapt=lambda given: in_where({"scan": 2_000, **given}),
     ),
     Act(
         "dead.messages",
@@ -290,9 +291,13 @@ ACTS: tuple[Act, ...] = (
     Act(
         "gateway.stats",
         VIEWER,
-        (integer("sessions", "The longest sessions to tell of.", 0, 1_000, 20),),
+        (
+            integer("sessions", "The longest sessions to tell of.", 0, 1_000, 20),
+            integer("scan", "Messages that channels and sessions are counted over, the oldest.", 1, GATEWAY_SCAN, 500),
+        ),
         "How long the gateway's queues are, how fast they move, and what fails.",
         ("running", "accounts", "desks"),
+        adapt=lambda given: {"scan": 500, **given},
     ),
     Act("alerts.ls", VIEWER, (), "Alert rules, what each sees now and how it stands.", ("alerts",)),
     Act(

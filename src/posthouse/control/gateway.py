@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from ..errors import InvalidInput
 from ..mailbox.command import Filter
 from ..mailbox.message import IN_LANE, State
 from ..mailbox.store import Store
@@ -43,29 +44,35 @@ def channel_of(desk: str, mailbox: str, sender: str) -> str:
 class _Scan:
     """Messages of a desk in some states, counted by channel and by session."""
 
-    def __init__(self, store: Store, desk: str, states: frozenset[State]) -> None:
+    def __init__(self, store: Store, desk: str, states: frozenset[State], most: int) -> None:
         self.channels: Counter[str] = Counter()
         self.sessions: Counter[tuple[str, str]] = Counter()
         self.whole = True
         after = seen = 0
-        while page := store.messages(Filter(desk, states=states), after, SCAN_PAGE):
+        while page := store.messages(Filter(desk, states=states), after, min(SCAN_PAGE, most - seen)):
             for found in page:
                 message = found.message
                 self.channels[channel_of(desk, message.mailbox, message.sender)] += 1
                 self.sessions[message.mailbox, message.lane] += 1
             after = page[-1].number
             seen += len(page)
-            if seen >= SCAN_MAX:
+            if seen >= most:
                 self.whole = False
                 return
 
 
 @operation("gateway.stats")
-def stats(context: Context, *, sessions: int = SESSIONS) -> Answer:
-    """Lengths, rates and errors: of the desks, of each channel's accounts, and of the ``sessions`` longest sessions."""
+def stats(context: Context, *, sessions: int = SESSIONS, scan: int = SCAN_MAX) -> Answer:
+    """Lengths, rates and errors: of the desks, of each channel's accounts, and of the ``sessions`` longest sessions.
+
+    Channels and sessions are counted over the ``scan`` oldest messages that wait, and as many dead ones; where there
+    are more, ``scanned_all`` is false.
+    """
+    if not 1 <= scan <= SCAN_MAX:
+        raise InvalidInput(f"scan must be between 1 and {SCAN_MAX}: {scan}")
     live = _running.get(context.access)
     counts = live() if live is not None else {}
-    found: list[Json] = [_desk(context.store, desk, counts, sessions) for desk in DESKS]
+    found: list[Json] = [_desk(context.store, desk, counts, sessions, scan) for desk in DESKS]
     return {
         "running": live is not None,
         "window_s": counts.get("window_s"),
@@ -75,11 +82,11 @@ def stats(context: Context, *, sessions: int = SESSIONS) -> Answer:
     }
 
 
-def _desk(store: Store, desk: str, live: Json, most: int) -> Json:
+def _desk(store: Store, desk: str, live: Json, most: int, scan: int) -> Json:
     views = [found for found in store.desks() if found.desk == desk]
     by_state = dict(views[0].counts) if views else {}
-    waiting = _Scan(store, desk, IN_LANE)
-    dead = _Scan(store, desk, frozenset({State.DEAD}))
+    waiting = _Scan(store, desk, IN_LANE, scan)
+    dead = _Scan(store, desk, frozenset({State.DEAD}), scan)
     rates: Json = live.get("rates", {}).get(desk, {})
     # Those that wait longest, then those that failed of late.
     longest = [place for place, _ in waiting.sessions.most_common(most)]

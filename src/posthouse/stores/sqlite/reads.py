@@ -84,11 +84,13 @@ def _counts(depth: int, aside: dict[State, int], entries: Iterable[Entry]) -> di
 
 def desks(work: WorkingSet) -> list[DeskView]:
     """Every desk of the policies, and those that still hold messages."""
+    flying: dict[str, list[Entry]] = {}
+    for (name, _), held in work.held.items():
+        flying.setdefault(name, []).extend(held.values())
     views = []
     for name in sorted(work.desks):
         desk = work.desks[name]
-        flying = [entry for (of, _), held in work.held.items() if of == name for entry in held.values()]
-        counts = _counts(desk.depth, desk.counts, flying)
+        counts = _counts(desk.depth, desk.counts, flying.get(name, ()))
         if name in work.policies or counts:
             oldest_at = _oldest_of_desk(work, desk.id) if desk.depth else None
             views.append(DeskView(name, counts, desk.mailboxes, oldest_at))
@@ -215,6 +217,13 @@ def find(work: WorkingSet, id: str, limit: int) -> list[MessageView]:
 def messages(work: WorkingSet, filter: Filter, after: int, limit: int) -> list[MessageView]:
     """A page of kept messages by number."""
     where, values = scan_sql(filter, filter.states or frozenset(State))
+    if filter.mailbox is None and filter.desk in work.desks:
+        # Of a desk among others, rows of these are passed over before anything is made of them.
+        where += (
+            " AND EXISTS (SELECT 1 FROM lane l JOIN mailbox b ON b.id = l.mailbox_id"
+            " WHERE l.id = m.lane_id AND b.desk_id = ?)"
+        )
+        values.append(work.desks[filter.desk].id)
     found: list[Entry] = []
     while len(found) < limit:
         rows = work.db.execute(
