@@ -14,13 +14,14 @@ from typing import Any
 from ..errors import InvalidInput
 from ..mailbox.command import Filter
 from ..mailbox.message import IN_LANE, State
-from ..mailbox.store import Store
+from ..mailbox.store import DeskView, Store
 from . import view
 from .operation import SCAN_PAGE, Answer, Context, Json, operation
 
 DESKS = ("inbound", "outbound")
 SCAN_MAX = 20_000
 """Messages of a desk that are looked at; what is more is told as such."""
+BOXES_MAX = 50
 SESSIONS = 20
 
 _running: weakref.WeakKeyDictionary[Any, Callable[[], Json]] = weakref.WeakKeyDictionary()
@@ -44,21 +45,30 @@ def channel_of(desk: str, mailbox: str, sender: str) -> str:
 class _Scan:
     """Messages of a desk in some states, counted by channel and by session."""
 
-    def __init__(self, store: Store, desk: str, states: frozenset[State], most: int) -> None:
+    def __init__(self, store: Store, desk: DeskView | None, states: frozenset[State], most: int) -> None:
         self.channels: Counter[str] = Counter()
         self.sessions: Counter[tuple[str, str]] = Counter()
-        self.whole = True
+        there = 0 if desk is None else sum(desk.counts.get(state, 0) for state in states)
+        self.whole = there <= most
+        left = min(there, most)
+        if desk is None or not left:
+            return
+        boxes = store.mailboxes(desk.desk, limit=BOXES_MAX + 1)
+        # Of a few mailboxes each has an index of its own; of many, the desk's messages are not far between others.
+        names = [box.mailbox for box in boxes] if len(boxes) <= BOXES_MAX else [None]
+        for name in names:
+            left -= self._count(store, Filter(desk.desk, name, states=states), left)
+
+    def _count(self, store: Store, filter: Filter, most: int) -> int:
         after = seen = 0
-        while page := store.messages(Filter(desk, states=states), after, min(SCAN_PAGE, most - seen)):
+        while seen < most and (page := store.messages(filter, after, min(SCAN_PAGE, most - seen))):
             for found in page:
                 message = found.message
-                self.channels[channel_of(desk, message.mailbox, message.sender)] += 1
+                self.channels[channel_of(filter.desk, message.mailbox, message.sender)] += 1
                 self.sessions[message.mailbox, message.lane] += 1
             after = page[-1].number
             seen += len(page)
-            if seen >= most:
-                self.whole = False
-                return
+        return seen
 
 
 @operation("gateway.stats")
@@ -83,10 +93,9 @@ def stats(context: Context, *, sessions: int = SESSIONS, scan: int = SCAN_MAX) -
 
 
 def _desk(store: Store, desk: str, live: Json, most: int, scan: int) -> Json:
-    views = [found for found in store.desks() if found.desk == desk]
-    by_state = dict(views[0].counts) if views else {}
-    waiting = _Scan(store, desk, IN_LANE, scan)
-    dead = _Scan(store, desk, frozenset({State.DEAD}), scan)
+    found = next((found for found in store.desks() if found.desk == desk), None)
+    waiting = _Scan(store, found, IN_LANE, scan)
+    dead = _Scan(store, found, frozenset({State.DEAD}), scan)
     rates: Json = live.get("rates", {}).get(desk, {})
     # Those that wait longest, then those that failed of late.
     longest = [place for place, _ in waiting.sessions.most_common(most)]
@@ -95,8 +104,8 @@ def _desk(store: Store, desk: str, live: Json, most: int, scan: int) -> Json:
     places = dict.fromkeys([*longest, *(place for place, row in named.items() if row["failed"])][:most])
     return {
         "desk": desk,
-        "counts": view.counts(by_state),
-        "oldest_at": view.instant_or_none(views[0].oldest_at if views else None),
+        "counts": view.counts(found.counts if found else {}),
+        "oldest_at": view.instant_or_none(found.oldest_at if found else None),
         **_late(rates.get("all")),
         "scanned_all": waiting.whole and dead.whole,
         "channels": [
