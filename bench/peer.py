@@ -5,7 +5,7 @@
 Ours is durable on both sides: a message is on disk before it is sent, and on disk and processed before it is
 acknowledged; what the disk takes for a sync is told beside. The peers on Go and on py-libp2p keep nothing. "one after
 the other" is one trade, in which each message waits for the acknowledgement of the one before; "32 at once" is 32
-trades. Sender and receiver are processes of their own.
+trades. Sender and receiver are processes of their own. Between go → go and ours → go, rounds of the first alternate.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,6 +41,7 @@ from posthouse.peer.node import Peer, open_peer  # noqa: E402
 
 WIDE = 32
 PAYLOAD = {"offer_nonce": "02" * 66, "request_nonce": "03" * 66}
+ROUNDS = 5
 DIALS = 30
 SYNCS = 100
 GO_SHARE_MIN, PY_LEAD_MIN, DIAL_S_MAX = 0.8, 5.0, 0.030
@@ -62,11 +63,11 @@ def main() -> int:
     with work_folder(options.folder, "peer") as folder:
         if not print_place(console, folder):
             return 2
-        few, many = (100, 960) if options.quick else (500, 6_400)
+        few, many = (100, 960) if options.quick else (1_500, 6_400)
         tune_interpreter()  # as a server does
         with console.status("measuring"):
             before_s = sync_s(folder)
-            rows, dial_s = uvloop.run(measure(folder, few, many))
+            rows, share, dial_s = uvloop.run(measure(folder, few, many))
             after_s = sync_s(folder)
     table = Table(title="Direct messages, a stream each", title_justify="left")
     for column in ("from → to", "one after the other", f"{WIDE} at once", "our CPU a message"):
@@ -79,10 +80,8 @@ def main() -> int:
     console.print(
         f"The disk syncs 4 KiB in {1e3 * before_s:.2f} ms before and {1e3 * after_s:.2f} ms after", highlight=False
     )
-    share = rows["ours → go"][0].per_s / rows["go → go"][0].per_s
-    print_target(
-        console, share >= GO_SHARE_MIN, f"ours → go is {share:.2f}× go → go, one after the other (≥ {GO_SHARE_MIN}×)"
-    )
+    said = f"ours → go is {share:.2f}× go → go, one after the other (≥ {GO_SHARE_MIN}×, middle of {ROUNDS})"
+    print_target(console, share >= GO_SHARE_MIN, said)
     lead = rows["ours → go"][0].per_s / rows["py-libp2p → py-libp2p"][0].per_s
     print_target(
         console, lead >= PY_LEAD_MIN, f"ours → go is {lead:.1f}× py → py, one after the other (≥ {PY_LEAD_MIN:g}×)"
@@ -103,16 +102,23 @@ def sync_s(folder: Path) -> float:
     return statistics.median(taken)
 
 
-async def measure(folder: Path, few: int, many: int) -> tuple[dict[str, tuple[Figure, Figure]], float]:
+async def measure(folder: Path, few: int, many: int) -> tuple[dict[str, tuple[Figure, Figure]], float, float]:
+    """The rows of the table, the middle of the rounds' shares (ours → go of go → go), and how long a dial takes."""
     rows: dict[str, tuple[Figure, Figure]] = {}
     go = go_trader()
     async with foreign(go) as one, foreign(go) as other:
         await quiet(one, other)
         await one.do("dial", addr=other.address)
-        rows["go → go"] = (await theirs(one, other.peer, few, 1), await theirs(one, other.peer, many, WIDE))
         async with open_peer(folder / "to-go") as peer:
             await meet(peer, other.address)
-            rows["ours → go"] = (await ours(peer, other.peer, few, 1), await ours(peer, other.peer, many, WIDE))
+            pairs = []
+            # By turns, so that both have the machine as it is in those seconds; the first is to get warm.
+            for _ in range(1 + ROUNDS):
+                pairs.append((await theirs(one, other.peer, few, 1), await ours(peer, other.peer, few, 1)))
+            del pairs[0]
+            rows["go → go"] = (middle(pair[0] for pair in pairs), await theirs(one, other.peer, many, WIDE))
+            rows["ours → go"] = (middle(pair[1] for pair in pairs), await ours(peer, other.peer, many, WIDE))
+            share = statistics.median(mine.per_s / others.per_s for others, mine in pairs)
         with server(folder / "from-go") as address:
             await one.do("dial", addr=address)
             us = Multiaddr.parse(address).peer_id
@@ -127,10 +133,15 @@ async def measure(folder: Path, few: int, many: int) -> tuple[dict[str, tuple[Fi
     async with foreign(words) as one, foreign(words) as other:
         await one.do("dial", addr=other.address)
         rows["py-libp2p → py-libp2p"] = (
-            await bare(one, other.peer, max(few // 2, 50), 1),
+            await bare(one, other.peer, max(few // 6, 50), 1),
             await bare(one, other.peer, max(many // 8, 64), WIDE),
         )
-    return rows, dial_s
+    return rows, share, dial_s
+
+
+def middle(figures: Iterable[Figure]) -> Figure:
+    """The figure in the middle of several."""
+    return statistics.median_low(figures)
 
 
 async def quiet(*traders: Foreign) -> None:
@@ -173,7 +184,7 @@ def _cpu_s() -> float:
 
 async def theirs(trader: Foreign, to: str, count: int, at: int) -> Figure:
     """The same, sent by a trader on Go."""
-    said = await trader.do("bench", peer=to, data=f"run-{time.time_ns()}", count=count, at=at)
+    said = await trader.do("bench", peer=to, data=f"run-{time.time_ns()}", payload=PAYLOAD, count=count, at=at)
     return Figure(count // at * at / said["seconds"])
 
 

@@ -264,7 +264,7 @@ class Connection(asyncio.Protocol):
             if flow in self._negotiating:
                 self._negotiate(flow, stream)
             else:
-                stream.wake()
+                stream.changed()
             if flow.is_gone:
                 # They would hold each other until the garbage is collected.
                 flow.user = None

@@ -191,6 +191,10 @@ class Channel:
             data = bytes(rest)
             rest.clear()
         at, end = 0, len(data)
+        if end - 2 >= TAG_BYTES and data[0] << 8 | data[1] == end - 2:
+            # One whole frame, as it is nearly always.
+            only = self._get.open(data[2:])
+            return [only] if only else []
         plain: list[bytes] = []
         view = memoryview(data)
         while end - at >= 2:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from .connection import Connection
     from .peer_id import PeerId
 
+_NEEDED_BYTES_MAX = 4_096
+"""Whoever reads more than this takes it as it comes, so that the other side's window is refilled."""
+
 
 class Stream:
     """One stream of a connection."""
@@ -26,6 +29,7 @@ class Stream:
     __slots__ = (
         "_error",
         "_flow",
+        "_needed",
         "_negotiation",
         "_reader",
         "_session",
@@ -42,6 +46,8 @@ class Stream:
         self._flow = flow
         self._negotiation: multistream.Dialler | multistream.Listener | None = negotiation
         self._reader: asyncio.Future[None] | None = None
+        self._needed = 1
+        """How many bytes make it worth to wake who reads."""
         self._writer: asyncio.Future[None] | None = None
         self._error: Libp2pError | None = None
         self.protocol = ""
@@ -84,7 +90,7 @@ class Stream:
             elif self._ended():
                 raise StreamEnded(f"the stream ended {left} bytes too early")
             else:
-                await self._readable()
+                await self._readable(min(left, _NEEDED_BYTES_MAX))
         return b"".join(parts)
 
     async def read_varint(self) -> int:
@@ -139,8 +145,9 @@ class Stream:
             return StreamReset("the stream was reset")
         return ConnectionLost(f"the connection to {self.connection.peer} was lost")
 
-    async def _readable(self) -> None:
+    async def _readable(self, needed: int = 1) -> None:
         assert self._reader is None, "two coroutines read the same stream"
+        self._needed = needed
         self.connection.flush_if_few()
         self._reader = self.connection.loop.create_future()
         try:
@@ -228,6 +235,16 @@ class Stream:
 
     # For the connection.
 
+    def changed(self) -> None:
+        """Something came, or the other side takes more: wake those who can go on with that."""
+        reader, flow = self._reader, self._flow
+        if reader is not None:
+            agreed = self._negotiation is None or self.advance()
+            enough = (agreed and flow.unread_bytes >= self._needed) or flow.ended_in or flow.reset
+            if enough and not reader.done():
+                reader.set_result(None)
+        self.wake_writer()
+
     def wake(self) -> None:
         """Something has changed: look again."""
         for waiter in (self._reader, self._writer):
@@ -276,7 +293,7 @@ class Stream:
         while not self.advance():
             if self._ended():
                 raise StreamEnded("the stream ended before both sides had agreed on a protocol")
-            await self._readable()
+            await self._readable(0)
 
     def _say(self) -> None:
         assert self._negotiation is not None

@@ -80,7 +80,8 @@ class Courier:
         self.freed = asyncio.Event()
         self._sending = 0
         self.tries = asyncio.Semaphore(self.limits.tries_max)
-        self.tokens = (f"{secrets.token_hex(8)}-{number}" for number in itertools.count())
+        self._tokens = itertools.count()
+        self._mark = secrets.token_hex(8)
         self.held: set[str] = set()
         """Tokens that hold something, or may."""
         self.whispers: Carrier | None = None
@@ -141,6 +142,10 @@ class Courier:
                 log.warning("the outbox holds messages for %r, which is no peer: %s", peer[:80], error)
                 return None
         return line
+
+    def token(self) -> str:
+        """For lines: the name of a new lease."""
+        return f"{self._mark}-{next(self._tokens)}"
 
     def done(self, line: Line) -> None:
         """For lines: nothing waits any more."""

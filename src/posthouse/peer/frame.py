@@ -18,6 +18,8 @@ from ..errors import BadFrame, InvalidInput
 
 PROTOCOL = "/klingon/swap/direct/1.0.0"
 BODY_BYTES_MAX = 1_048_576
+SMALL_BYTES = 524_288
+"""A payload of this size fits into a frame, whatever stands beside it."""
 HEAD_BYTES = 4
 DEPTH_MAX = 64
 ID_CHARS_MAX = 128
@@ -41,7 +43,8 @@ PRIVATE_TYPES = frozenset(
 """Types that a trade's parties send each other, and that are numbered, kept and acknowledged."""
 
 _LENGTH = struct.Struct(">I")
-_LONG_NUMBER = re.compile(rb"[0-9]{19}")
+_LONG_NUMBER = re.compile(rb"[\[:,\-\s][0-9]{19}")
+"""Where such a number may stand behind something; a text may hold the same, and is then read more slowly."""
 _STRICT = orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 
 
@@ -95,6 +98,16 @@ def fields(message: Direct) -> dict[str, Any]:
 def dumps(value: Any) -> bytes:
     """JSON without spaces; InvalidInput if the value cannot be written so that others read the same."""
     try:
+        body = orjson.dumps(value, option=_STRICT)
+    except TypeError:
+        return _strict_dumps(value)
+    # What is no number becomes null there.
+    return _strict_dumps(value) if b"null" in body else body
+
+
+def _strict_dumps(value: Any) -> bytes:
+    """The same, more slowly, for what is seldom written or perhaps cannot be."""
+    try:
         return _ENCODER.encode(value).encode()
     except UnicodeEncodeError:
         raise InvalidInput("a text holds half of a surrogate pair") from None
@@ -102,19 +115,13 @@ def dumps(value: Any) -> bytes:
         raise InvalidInput(f"this cannot be written as JSON: {error}") from None
 
 
-def _quick_dumps(value: dict[str, Any]) -> bytes:
-    """``dumps`` for what nearly always can be written; where anything is doubtful, ``dumps`` itself."""
-    try:
-        body = orjson.dumps(value, option=_STRICT)
-    except TypeError:
-        return dumps(value)
-    # What is no number becomes null there.
-    return dumps(value) if b"null" in body else body
-
-
 def encode(message: Direct) -> bytes:
     """The frame; InvalidInput if it is too large."""
-    body = _quick_dumps(fields(message))
+    return framed(dumps(fields(message)))
+
+
+def framed(body: bytes) -> bytes:
+    """The frame of a message that is written already; InvalidInput if it is too large."""
     if len(body) > BODY_BYTES_MAX:
         raise InvalidInput(f"a message of {len(body)} bytes; at most {BODY_BYTES_MAX} can be sent")
     return _LENGTH.pack(len(body)) + body
@@ -182,7 +189,7 @@ def acknowledged(answer: Direct) -> Ack:
 
 def loads(data: bytes) -> Any:
     """The value that a JSON text stands for; BadFrame if it is not exactly that."""
-    if data.count(b"[") + data.count(b"{") <= DEPTH_MAX and _LONG_NUMBER.search(data) is None:
+    if data.count(b"[") + data.count(b"{") <= DEPTH_MAX and not data[:1].isdigit() and not _LONG_NUMBER.search(data):
         # What is written back byte for byte holds no key twice, and nothing that was read as something else.
         try:
             value = orjson.loads(data)

@@ -26,6 +26,7 @@ from ..mailbox.command import Command, Lease, Release, Renew, Settle, Verdict
 from ..mailbox.message import SECOND
 from ..mailbox.outcome import Delivery, Leased, Outcome
 from . import frame
+from .deadline import Deadline
 from .frame import Direct
 from .tasks import Tasks
 
@@ -53,7 +54,7 @@ AWAY = (DialFailed, ConnectionLost, LimitReached)
 class Run:
     """What goes on of one trade."""
 
-    __slots__ = ("ahead", "failing", "lane", "ready", "refilling", "waiting")
+    __slots__ = ("ahead", "deadline", "failing", "lane", "ready", "refilling", "renewal", "waiting")
 
     def __init__(self, lane: str) -> None:
         self.lane = lane
@@ -66,6 +67,9 @@ class Run:
         self.refilling = False
         self.failing = False
         """Its message has failed, and that is being written: what was taken behind it goes back."""
+        self.deadline: Deadline
+        self.renewal: asyncio.TimerHandle | None = None
+        """When its leases are renewed."""
 
 
 class Done(NamedTuple):
@@ -128,43 +132,48 @@ class Line:
     # Taking.
 
     async def _run(self) -> None:
-        courier = self._courier
         while True:
             try:
                 await self._gate()
-                there = self.is_there
-                # While it is away, one message finds out whether it still is.
-                room = self._free if there else int(not self._runs)
-                if room <= 0:
-                    self._room.clear()
-                    await (self._room if self._runs else courier.freed).wait()
-                    continue
-                self._looked = True
-                with courier.office.bell.ticket(OUTBOX_DESK, self.name) as ticket:
-                    if there:
-                        want = min(self._want, room, LEASES_MAX)
-                        taken = await self._take(want)
-                        self._want = 2 * want if taken == want else max(taken, 1)
-                        if taken == want:
-                            continue
-                    else:
-                        async with courier.tries:
-                            taken = await self._take(1)
-                            self._room.clear()
-                            if taken:
-                                await self._room.wait()
-                                continue
-                    if not await ticket.wait(courier.limits.idle_s) and self._is_idle():
-                        courier.done(self)
-                        return
-                    if self._runs and self._looked and not self._knocked:
-                        # Each settle rings, and has taken ahead what follows: nobody has to look each time.
-                        await self._until_bell(LOOK_S)
+                if await self._look():
+                    self._courier.done(self)
+                    return
             except EngineClosed:
                 return
             except StoreError as error:
                 log.error("nothing can be taken from the outbox for now: %s", error)
                 await asyncio.sleep(STORE_PAUSE_S)
+
+    async def _look(self) -> bool:
+        """Take what is due, or wait until it is worth to look again; True if nothing has waited for long."""
+        courier, there = self._courier, self.is_there
+        # While it is away, one message finds out whether it still is.
+        room = self._free if there else int(not self._runs)
+        if room <= 0:
+            self._room.clear()
+            await (self._room if self._runs else courier.freed).wait()
+            return False
+        self._looked = True
+        with courier.office.bell.ticket(OUTBOX_DESK, self.name) as ticket:
+            if there:
+                want = min(self._want, room, LEASES_MAX)
+                taken = await self._take(want)
+                self._want = 2 * want if taken == want else max(taken, 1)
+                if taken == want:
+                    return False
+            else:
+                async with courier.tries:
+                    taken = await self._take(1)
+                    self._room.clear()
+                    if taken:
+                        await self._room.wait()
+                        return False
+            if not await ticket.wait(courier.limits.idle_s) and self._is_idle():
+                return True
+            if self._runs and self._looked and not self._knocked:
+                # Each settle rings, and has taken ahead what follows: nobody has to look each time.
+                await self._until_bell(LOOK_S)
+        return False
 
     @property
     def _free(self) -> int:
@@ -200,7 +209,7 @@ class Line:
 
     def _lease(self, lane: str | None = None, limit: int = 1) -> Lease:
         courier = self._courier
-        lease = Lease(OUTBOX_DESK, self.name, next(courier.tokens), self.name, limit, lane=lane)
+        lease = Lease(OUTBOX_DESK, self.name, courier.token(), self.name, limit, lane=lane)
         courier.held.add(lease.token)
         return lease
 
@@ -251,6 +260,8 @@ class Line:
     async def _send(self, key: str, run: Run) -> None:
         """Send what was taken of a trade, one after the other, and what more is taken meanwhile."""
         waiting = run.waiting
+        run.deadline = Deadline()
+        self._renew_later(run)
         try:
             while waiting:
                 settle, noted = await self._outcome(run)
@@ -275,6 +286,9 @@ class Line:
                 elif self._timer is None:
                     self._timer = self._loop.call_later(SETTLE_S, self._flush)
         finally:
+            run.deadline.close()
+            if run.renewal is not None:
+                run.renewal.cancel()
             del self._runs[key]
             self._courier.end()
             self._looked = False
@@ -325,8 +339,7 @@ class Line:
         ready, run.ready = run.ready, None
         if ready is not None and ready[0] is delivery:
             return ready[1:]
-        message = self._courier.session.outgoing(delivery)
-        return message, frame.encode(message)
+        return self._courier.session.written(delivery)
 
     def _make_next(self, run: Run) -> None:
         """Number, sign and encode what comes next, while the other side is busy with what was sent."""
@@ -400,29 +413,30 @@ class Line:
             self._begin(lease, outcome)
 
     async def _attempt(self, message: Direct, data: bytes, run: Run) -> tuple[Verdict, str, tuple[Command, ...]]:
-        """One attempt within its time, under leases that last as long."""
-        courier = self._courier
-        ack_s, lease_s = courier.limits.ack_s, courier.lease_s
-        timer: asyncio.TimerHandle | None = None
-
-        def renew() -> None:
-            nonlocal timer
-            assert lease_s is not None
-            timer = self._loop.call_later(lease_s / 3, renew)
-            tokens = dict.fromkeys(token for _, token in run.waiting)
-            with contextlib.suppress(EngineClosed):
-                courier.office.submit(*[Renew(OUTBOX_DESK, token) for token in tokens]).add_done_callback(_forget)
-
-        if lease_s is not None:
-            timer = self._loop.call_later(lease_s / 3, renew)
+        """One attempt within its time."""
         # In the next turn of the loop: by then this one is on its way.
         self._loop.call_soon(self._make_next, run)
+        run.deadline.begin(self._courier.limits.ack_s)
         try:
-            async with asyncio.timeout(ack_s):
-                return await courier.attempt(self.peer, message, data)
+            return await self._courier.attempt(self.peer, message, data)
+        except asyncio.CancelledError:
+            if run.deadline.cut():
+                raise TimeoutError from None
+            raise
         finally:
-            if timer is not None:
-                timer.cancel()
+            run.deadline.end()
+
+    def _renew_later(self, run: Run) -> None:
+        if (lease_s := self._courier.lease_s) is not None:
+            run.renewal = self._loop.call_later(lease_s / 3, self._renew, run)
+
+    def _renew(self, run: Run) -> None:
+        """Leases last as long as what was taken with them is sent or waits for that."""
+        self._renew_later(run)
+        renewals = [Renew(OUTBOX_DESK, token) for token in dict.fromkeys(token for _, token in run.waiting)]
+        if renewals:
+            with contextlib.suppress(EngineClosed):
+                self._courier.office.submit(*renewals).add_done_callback(_forget)
 
     def _failed(self, attempt: int, begun_s: float) -> None:
         """The peer is away: the next try is later than the one before was."""

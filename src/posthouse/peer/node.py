@@ -183,21 +183,24 @@ class Peer:
         body = frame.dumps(payload)
         post = outgoing(peer, trade, type, body, id, order, ends_s, now, self.limits.stop_s)
         # Found out now, not when it is sent.
-        self.session.check(
-            Direct(type, trade, order, self.id, frame.loads(body), now // SECOND, id, frame.NUMBER_MAX, True, ends_s)
-        )
-        commands: tuple[Command, ...] = (post,)
-        record = self.session.opened(peer, now, ends_s) if known is None else known._replace(timeout_s=ends_s)
-        if record != known:
+        value = frame.loads(body)
+        self.session.check_payload(value)
+        if len(body) > frame.SMALL_BYTES:
+            self.session.check_size(
+                Direct(type, trade, order, self.id, value, now // SECOND, id, frame.NUMBER_MAX, True, ends_s)
+            )
+        command: Command = post
+        if known is None or known.timeout_s != ends_s:
+            record = self.session.opened(peer, now, ends_s) if known is None else known._replace(timeout_s=ends_s)
             self.session.know(trade, record)
-            commands = (Keep(TRADES, trade, record.encode()), post)
-        outcome = await self._post(peer, Together(commands))
+            command = Together((Keep(TRADES, trade, record.encode()), post))
+        outcome = await self._post(peer, command)
         if isinstance(outcome, Refused):
             raise OutboxFull(f"the outbox does not take it: {outcome.detail or outcome.reason}")
         self.courier.posted(peer)
         return id
 
-    async def _post(self, peer: str, post: Together) -> Outcome:
+    async def _post(self, peer: str, post: Command) -> Outcome:
         """Post a message; where it can be sent at once, it is taken for that in the same commit."""
         lease = self.courier.wants(peer)
         if lease is None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -31,7 +31,7 @@ from ..mailbox.store import Store
 from . import capability, frame
 from .capability import Mode, Path
 from .frame import Direct
-from .signature import check_signable, is_signed_by, sign
+from .signature import check_signable, is_signed_by, sign, write
 
 AHEAD_MAX = 4_096
 
@@ -257,9 +257,20 @@ class Session:
 
     def outgoing(self, delivery: Delivery) -> Direct:
         """A message of the outbox as it is sent: numbered and signed. InvalidInput if it cannot be."""
+        return self.signed(self._numbered(delivery))
+
+    def written(self, delivery: Delivery) -> tuple[Direct, bytes]:
+        """The same, and its frame."""
+        message = self._numbered(delivery)
+        if not self.rules.sign:
+            return message, frame.encode(message)
+        message, body = write(message, self.key)
+        return message, frame.framed(body)
+
+    def _numbered(self, delivery: Delivery) -> Direct:
         message = delivery.message
         headers = message.headers
-        direct = Direct(
+        return Direct(
             message.kind,
             message.lane,
             headers.get("order_id", ""),
@@ -272,7 +283,6 @@ class Session:
             int(headers.get("swap_timeout", "0")),
             capabilities=self.capabilities,
         )
-        return self.signed(direct)
 
     def opened(self, peer: str, now: Instant, timeout_s: int) -> Trade:
         """The record of a trade that we begin."""
@@ -297,10 +307,13 @@ class Session:
         self.know(answer.trade_id, now)
         return (Keep(TRADES, answer.trade_id, now.encode()),)
 
-    def check(self, message: Direct) -> None:
-        """InvalidInput if a message can never be sent: it is too large, or cannot be signed."""
+    def check_payload(self, payload: Any) -> None:
+        """InvalidInput if a payload can never be sent: it cannot be signed."""
         if self.rules.sign:
-            check_signable(message.payload)
+            check_signable(payload)
+
+    def check_size(self, message: Direct) -> None:
+        """InvalidInput if a message can never be sent: it is too large."""
         frame.encode(message._replace(signature="x" * 88, capabilities=self.capabilities))
 
     def signed(self, message: Direct) -> Direct:

@@ -14,7 +14,7 @@ from posthouse.libp2p.key import PrivateKey
 from posthouse.libp2p.peer_id import PeerId
 from posthouse.peer import frame
 from posthouse.peer.frame import Direct
-from posthouse.peer.signature import canonical, is_signed_by, sign
+from posthouse.peer.signature import canonical, is_signed_by, sign, write
 
 KEY = PrivateKey(b"k" * 32)
 ME = str(PeerId.of(KEY.public))
@@ -73,6 +73,18 @@ def test_what_is_read_quickly_is_what_is_read_slowly(payload: Any, spaces: bool)
     for wrong in (b'{"a":' + data + b',"a":1}', b"[" + data + b",9223372036854775808]"):
         with pytest.raises(BadFrame):
             frame.loads(wrong)
+
+
+@pytest.mark.parametrize("text", ["0" * 40, "1,2345678901234567890", "[12345678901234567890]", "-9" * 30])
+def test_texts_may_hold_what_numbers_may_not(text: str) -> None:
+    assert frame.loads(json.dumps([text]).encode()) == [text]
+
+
+@pytest.mark.parametrize("number", ["9223372036854775808", "-9223372036854775808", "18446744073709551615"])
+@pytest.mark.parametrize("around", ["{}", "[{}]", "[1,{}]", '{{"a":{}}}', '{{"a": {}}}', "[\n{}]"])
+def test_a_number_of_more_than_63_bits_is_refused_wherever_it_stands(number: str, around: str) -> None:
+    with pytest.raises(BadFrame, match="too large"):
+        frame.loads(around.format(number).encode())
 
 
 @given(json_values)
@@ -149,6 +161,15 @@ def test_a_signature_holds_through_the_wire_and_for_its_sender_only() -> None:
     assert is_signed_by(signed, ME)
     other = str(PeerId.of(PrivateKey(b"o" * 32).public))
     assert not is_signed_by(signed, other)
+
+
+@given(json_values, st.booleans())
+def test_what_is_signed_is_written_once_and_read_as_it_was_meant(payload: Any, able: bool) -> None:
+    message = WHOLE._replace(payload=payload, capabilities=("direct",) if able else ())
+    signed, data = write(message, KEY)
+    assert frame.decode(data) == signed == sign(message, KEY)
+    assert signed._replace(signature="") == message
+    assert is_signed_by(signed, ME)
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,8 @@ type command struct {
 	Data string `json:"data"`
 	Mode string `json:"mode"`
 
+	Payload json.RawMessage `json:"payload"`
+
 	Count int `json:"count"`
 	At    int `json:"at"`
 }
@@ -175,7 +177,7 @@ func obey(ctx context.Context, h host.Host, c command) (event, error) {
 		mode.Store(c.Mode)
 		return event{}, nil
 	case "bench":
-		return bench(ctx, h, id, c.Data, c.Count, c.At)
+		return bench(ctx, h, id, c.Data, c.Payload, c.Count, c.At)
 	case "send":
 		s, err := h.NewStream(ctx, id, protocol)
 		if err != nil {
@@ -192,7 +194,7 @@ func obey(ctx context.Context, h host.Host, c command) (event, error) {
 }
 
 // bench sends count messages, a stream each, at of them at once, each of those in a trade of its own.
-func bench(ctx context.Context, h host.Host, id peer.ID, run string, count, at int) (event, error) {
+func bench(ctx context.Context, h host.Host, id peer.ID, run string, payload json.RawMessage, count, at int) (event, error) {
 	one := func(trade string, number int) error {
 		s, err := h.NewStream(ctx, id, protocol)
 		if err != nil {
@@ -200,7 +202,7 @@ func bench(ctx context.Context, h host.Host, id peer.ID, run string, count, at i
 		}
 		defer s.Close()
 		body, _ := json.Marshal(event{"type": "nonce_exchange", "trade_id": trade, "order_id": "",
-			"from_peer": h.ID().String(), "payload": event{"offer_nonce": run, "request_nonce": trade},
+			"from_peer": h.ID().String(), "payload": payload,
 			"timestamp": time.Now().Unix(), "message_id": fmt.Sprintf("%s-%d", trade, number),
 			"sequence_num": number, "requires_ack": true, "swap_timeout": time.Now().Unix() + 86400})
 		if err = writeFrame(s, body); err != nil {
