@@ -26,6 +26,7 @@ from posthouse.control.catalogue import run
 from posthouse.control.operation import Context
 from posthouse.control.operator import open_store
 from posthouse.engine.engine import Engine
+from posthouse.engine.tuning import tune_interpreter
 from posthouse.mailbox.command import Command, Lease, Note, Post, Settle, Verdict
 from posthouse.mailbox.event import CONNECTED, DISCONNECTED
 from posthouse.mailbox.message import Message
@@ -206,6 +207,7 @@ async def serving(config: Config) -> AsyncIterator[tuple[Console, aiohttp.Client
 
 async def measure(folder: Path, size: Size, count: int) -> dict[str, list[float]]:
     """Ask for everything so many times, on a store that is full; the first time as a new server's first request."""
+    tune_interpreter()
     config = config_for(folder)
     found: dict[str, list[float]] = {}
     for name, path in paths(size).items():
