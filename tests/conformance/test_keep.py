@@ -8,6 +8,7 @@ import apsw
 import pytest
 from tests.conformance.desks import DESKS
 from tests.conformance.scene import T0, Scene, message, ref
+from tests.old_schema import make_older
 
 from posthouse.errors import StoreCorrupt
 from posthouse.mailbox.command import Cancel, Keep, Post, Together
@@ -93,13 +94,12 @@ def test_a_batch_that_changes_nothing_writes_nothing(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_store_of_schema_1_opens_and_keeps_its_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_of_schema_1_opens_and_keeps_its_messages(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
-    monkeypatch.setattr(sqlite_connection, "SCHEMA_VERSION", 1)
     store = opened(path)
     store.apply([Post(message("plain", "a"), at=T0)])
     store.close()
-    monkeypatch.undo()
+    make_older(path, 1)
     db = apsw.Connection(str(path))
     assert db.execute("PRAGMA user_version").fetchall() == [(1,)]
     assert db.execute("SELECT 1 FROM sqlite_schema WHERE name = 'kept'").fetchall() == []

@@ -58,6 +58,7 @@ def small(rng: Random) -> Iterator[None]:
         (checkpoint, "START_PAGES"): rng.choice((5, 20, 60)),
         (flush, "LAG_ENTRIES"): rng.choice((4, 40, 16_384)),
         (flush, "LAG_DELETES"): rng.choice((4, 40, 4_096)),
+        (flush, "LAG_PLACES"): rng.choice((4, 40, 16_384)),
         (flush, "SLICE_ENTRIES"): rng.choice((1, 8, 64)),
         (flush, "COLD_NUMBERS"): rng.choice((4, 40, 8_192)),
         (flush, "BOXES_MAX"): rng.choice((3, 20_000)),

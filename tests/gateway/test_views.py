@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.old_schema import make_older
 
 from posthouse.engine.clock import Clock
 from posthouse.engine.engine import Engine
@@ -229,15 +230,14 @@ def test_the_views_are_read_only(desk: Desk) -> None:
                 database.execute(change)
 
 
-def test_a_store_of_schema_2_gets_the_views(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from posthouse.stores.sqlite import connection
-
+def test_a_store_of_schema_2_gets_the_views(tmp_path: Path) -> None:
     path = tmp_path / "old.db"
-    monkeypatch.setattr(connection, "SCHEMA_VERSION", 2)
     store = SqliteStore.open(path, {"inbound": INBOUND}, "here")
     store.apply([asked("1").post()._replace(at=T0)])
     store.close()
-    monkeypatch.undo()
+    make_older(path, 2)
+    with closing(sqlite3.connect(path)) as database:
+        assert database.execute("SELECT 1 FROM sqlite_schema WHERE type = 'view'").fetchall() == []
     SqliteStore.open(path, {"inbound": INBOUND}, "here").close()
     with closing(sqlite3.connect(path)) as database:
         assert database.execute("SELECT id, status FROM inbound_message_queue").fetchall() == [("1", "pending")]

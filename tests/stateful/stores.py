@@ -23,6 +23,7 @@ STORES = ("memory", "sqlite")
 SIZES: dict[str, tuple[int, ...]] = {
     "LAG_ENTRIES": (1, 3),
     "LAG_DELETES": (1, 3),
+    "LAG_PLACES": (1, 3),
     "SLICE_ENTRIES": (1, 2),
     "COLD_NUMBERS": (0, 3),
     "BOXES_MAX": (1, 2),

@@ -133,8 +133,9 @@ class Port:
         self._writer.enter(entries, refilled=True)
 
 
-# A plain tuple, since one is made per submission: the commands (or a job), who waits, and its loop's port.
-Entry = tuple[tuple[Command, ...], "asyncio.Future[Any] | ThreadWaiter", "Port | None", "Job | None"]
+# A plain tuple, since one is made per submission: the commands (a tuple), who waits (a future or a ThreadWaiter), its
+# loop's Port or None, a Job or None. Its items have no types, or compiled it would be made anew at each step.
+Entry = tuple[Any, ...]
 
 
 class Writer:
@@ -328,15 +329,15 @@ class Writer:
         """With the mutex: into the queue as far as there is room and nobody is before them, else in line."""
         line = self._line
         for entry in entries:
-            commands, waiter, _, _ = entry
+            waiter = entry[1]
             if waiter.cancelled():
                 continue
-            queued = self._queued
-            if line or (queued and queued + len(commands) > self._queue_max):
+            queued, count = self._queued, len(entry[0])
+            if line or (queued and queued + count > self._queue_max):
                 line[waiter] = entry
             else:
                 self._queue.append(entry)
-                self._queued = queued + len(commands)
+                self._queued = queued + count
 
     # The writer's side: its own thread only.
 
@@ -432,23 +433,26 @@ class Writer:
         first = len(commands)
         size_bytes = 0
         # `at` is every command's last field. Making the tuple anew is six times faster than _replace.
-        stamp = (at,)
+        stamp: tuple[Any, ...] = (at,)
         command: Any
         while queue:
-            batch, _, _, job = queue[0]
-            if job is not None or (entries and len(commands) - first + len(batch) > self._group_max):
+            entry = queue[0]
+            batch: tuple[Any, ...] = entry[0]
+            if entry[3] is not None or (entries and len(commands) - first + len(batch) > self._group_max):
                 break
-            entries.append(queue.popleft())
+            queue.popleft()
+            entries.append(entry)
             for command in batch:
                 kind = type(command)
-                if kind is Post:
-                    size_bytes += len(command.message.body)
-                elif kind is Together:
+                if kind is Together:
                     inner = tuple([make(type(c), c[:-1] + stamp) for c in command.commands])
                     size_bytes += sum([len(c.message.body) for c in inner if type(c) is Post])
                     commands.append(Together(inner, at))
                     continue
-                commands.append(make(kind, command[:-1] + stamp))
+                fields: tuple[Any, ...] = command
+                if kind is Post:
+                    size_bytes += len(fields[0].body)
+                commands.append(make(kind, fields[:-1] + stamp))
             if size_bytes >= self._group_bytes_max:
                 break
         with self._mutex:
@@ -474,9 +478,9 @@ class Writer:
         woken = 0
         waiter: Any
         for batch, waiter, port, _ in entries:
-            last = first + len(batch)
-            result = outcomes[first:last]
-            first = last
+            count = len(batch)
+            result: Sequence[Outcome] = [outcomes[first]] if count == 1 else outcomes[first : first + count]
+            first += count
             if port is None:
                 waiter.settle(result)
                 continue

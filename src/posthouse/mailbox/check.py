@@ -67,26 +67,30 @@ def check_command(given: Any, policies: Policies) -> None:
     # Any, here and below: nothing is believed of a command before it was looked at, not even when compiled.
     # Posts come first and alone, since a busy engine checks tens of thousands of them a second.
     if type(given) is Post:
-        message: Any
-        quiet: Any
-        exempt: Any
-        reason: Any
-        posted_at: Any
-        message, quiet, exempt, reason, posted_at, _ = tuple(given)
+        post: tuple[Any, ...] = given
+        message, quiet, exempt, reason, posted_at, _ = post
         check_message(message)
         # It takes any empty value for an empty string or no headers; a store does not.
         if type(message[6]) is not str or type(message[7]) is not str or type(message[8]) is not dict:
             _check_empty(message)
         if message[0] not in policies:
             raise _unknown_desk(message[0], policies)
-        _check_flag("quiet", quiet)
-        _check_flag("exempt", exempt)
+        if quiet is not True:
+            _check_flag("quiet", quiet)
+        if exempt is not False:
+            _check_flag("exempt", exempt)
         if reason is not None:
             _check_reason(reason, ev.REASONS[ev.POSTED])
         if posted_at is not None:
             check_instant("posted_at", posted_at)
             if reason != "import":
                 raise InvalidInput("posted_at is for imports: the reason must say so")
+        return
+    if type(given) is Lease:
+        _check_lease(given, policies)
+        return
+    if type(given) is Settle:
+        _check_settle(given, policies)
         return
     check = _CHECKS.get(type(given))
     if check is None:
@@ -101,18 +105,22 @@ def _check_empty(message: Any) -> None:
 
 
 def _check_lease(c: Any, policies: Policies) -> None:
-    _check_desk(c.desk, policies)
-    if c.mailbox is not None:
-        check_place("mailbox", c.mailbox)
-    check_name("token", c.token)
-    _check_holder(c.holder)
-    _check_limit(c.limit)
-    _check_flag("bodies", c.bodies)
-    if c.besides:
+    lease: tuple[Any, ...] = c
+    desk, mailbox, token, holder, limit, bodies, besides, lane, _ = lease
+    _check_desk(desk, policies)
+    if mailbox is not None:
+        check_place("mailbox", mailbox)
+    check_name("token", token)
+    if holder is not None:
+        check_name("holder", holder)
+    _check_limit(limit)
+    if bodies is not True:
+        _check_flag("bodies", bodies)
+    if besides:
         _check_besides(c)
-    if c.lane is not None:
-        check_name("lane", c.lane, empty=True)
-        if c.mailbox is None:
+    if lane is not None:
+        check_name("lane", lane, empty=True)
+        if mailbox is None:
             raise InvalidInput("a lane is of one mailbox: say which")
 
 
@@ -141,17 +149,21 @@ def _check_renew(c: Any, policies: Policies) -> None:
 
 
 def _check_settle(c: Any, policies: Policies) -> None:
-    _check_ref(c.ref, policies)
-    if c.token is not None:
-        check_name("token", c.token)
-    if type(c.verdict) is not Verdict:
-        raise InvalidInput(f"verdict must be a Verdict, not {c.verdict!r}")
-    if c.due_at is not None:
-        check_instant("due_at", c.due_at)
-    if c.reason is not None:
-        _check_reason(c.reason, _SETTLE_REASONS[c.verdict])
-    _check_error(c.error)
-    _check_holder(c.holder)
+    settle: tuple[Any, ...] = c
+    ref, token, verdict, due_at, reason, error, holder, _ = settle
+    _check_ref(ref, policies)
+    if token is not None:
+        check_name("token", token)
+    if type(verdict) is not Verdict:
+        raise InvalidInput(f"verdict must be a Verdict, not {verdict!r}")
+    if due_at is not None:
+        check_instant("due_at", due_at)
+    if reason is not None:
+        _check_reason(reason, _SETTLE_REASONS[verdict])
+    if error is not None:
+        _check_error(error)
+    if holder is not None:
+        check_name("holder", holder)
 
 
 def _check_release(c: Any, policies: Policies) -> None:
@@ -317,17 +329,15 @@ def _check_desk(desk: object, policies: Policies) -> None:
         raise _unknown_desk(desk, policies)
 
 
-def _fields(value: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(value)
-
-
 def _check_ref(ref: Any, policies: Policies) -> None:
     if type(ref) is not Ref:
         raise InvalidInput(f"ref must be a Ref, not {type(ref).__name__}")
-    desk, mailbox, sender, id = _fields(ref)
+    fields: tuple[Any, ...] = ref
+    desk, mailbox, sender, id = fields
     _check_desk(desk, policies)
     check_place("mailbox", mailbox)
-    check_place("sender", sender, empty=True)
+    if type(sender) is not str or sender:
+        check_place("sender", sender)
     check_name("id", id)
 
 

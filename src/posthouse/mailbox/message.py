@@ -77,7 +77,7 @@ class Message(NamedTuple):
     @property
     def ref(self) -> Ref:
         """The key that names this message."""
-        return Ref(self.desk, self.mailbox, self.sender, self.id)
+        return make(Ref, (self[0], self[1], self[4], self[2]))  # type: ignore[no-any-return]
 
 
 PLACES_MAX = 4_096
@@ -132,13 +132,15 @@ def check_message(message: object) -> None:
     if type(message) is not Message:
         raise InvalidInput(f"expected a Message, not {type(message).__name__}")
     # Nothing is believed of its fields before they were looked at, not even when this is compiled.
-    fields: tuple[Any, ...] = tuple(message)
+    fields: tuple[Any, ...] = message
     desk, mailbox, id, body, sender, lane, kind, batch_key, headers, cause, due_at, expires_at = fields
-    check_name("desk", desk)
+    check_place("desk", desk)
     check_place("mailbox", mailbox)
     check_name("id", id)
-    check_place("sender", sender, empty=True)
-    check_name("lane", lane, empty=True)
+    if type(sender) is not str or sender:
+        check_place("sender", sender)
+    if type(lane) is not str or lane:
+        check_name("lane", lane)
     if kind != "":
         check_name("kind", kind)
     if batch_key != "":

@@ -6,7 +6,7 @@ neither reads a clock nor commits. ``mailbox/store.py`` says what each command m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain, islice
 from typing import Any
 
@@ -86,34 +86,40 @@ class Applier(Keeping):
         later: list[Any] = []  # for mailboxes that are not in memory
         wanted: list[tuple[int, str, str]] = []
         leased: list[Box] = []
-        for command in _singles(commands):
-            kind = type(command)
-            if kind is Post:
-                message = command.message
-                box = boxes.get((message.desk, message.mailbox))
-                ref = message
-            elif kind is Settle or kind is Cancel or kind is Park:
-                ref = command.ref
-                box = boxes.get((ref.desk, ref.mailbox))
-            elif kind is Lease:
-                if command.mailbox is None:
+        command: Any
+        batches: list[Sequence[Command]] = [commands]
+        for batch in batches:
+            for command in batch:
+                kind = type(command)
+                if kind is Post:
+                    # By place: to look a name up in its class costs as much as all the rest.
+                    message: tuple[Any, ...] = command[0]
+                    desk, mailbox, id, sender = message[0], message[1], message[2], message[4]
+                elif kind is Settle or kind is Cancel or kind is Park:
+                    ref: tuple[Any, ...] = command[0]
+                    desk, mailbox, sender, id = ref
+                elif kind is Lease:
+                    if command.mailbox is None:
+                        continue
+                    box = boxes.get((command.desk, command.mailbox))
+                    if box is None:
+                        later.append(command)
+                    else:
+                        box.used = tick
+                        leased.append(box)
                     continue
-                box = boxes.get((command.desk, command.mailbox))
+                else:
+                    if kind is Together:
+                        batches.append(command.commands)
+                    continue
+                box = boxes.get((desk, mailbox))
                 if box is None:
                     later.append(command)
-                else:
-                    box.used = tick
-                    leased.append(box)
-                continue
-            else:
-                continue
-            if box is None:
-                later.append(command)
-                continue
-            box.used = tick
-            key = (box.id, ref.sender, ref.id)
-            if key not in refs:
-                wanted.append(key)
+                    continue
+                box.used = tick
+                key = (box.id, sender, id)
+                if key not in refs:
+                    wanted.append(key)
         if later:
             names = dict.fromkeys(map(_place_of, later))
             work.read_boxes(list(names))
@@ -124,8 +130,8 @@ class Applier(Keeping):
                 if type(command) is Lease:
                     leased.append(box)
                 else:
-                    ref = command.message if type(command) is Post else command.ref
-                    wanted.append((box.id, ref.sender, ref.id))
+                    named = command.message if type(command) is Post else command.ref
+                    wanted.append((box.id, named.sender, named.id))
         if wanted:
             work.probe(wanted)
         if len(leased) > 1:
@@ -258,11 +264,3 @@ def _place_of(command: Any) -> tuple[str, str]:
     kind = type(command)
     named = command.message if kind is Post else command if kind is Lease else command.ref
     return named.desk, named.mailbox
-
-
-def _singles(commands: Sequence[Command]) -> Iterable[Any]:
-    for command in commands:
-        if type(command) is Together:
-            yield from _singles(command.commands)
-        else:
-            yield command

@@ -29,7 +29,7 @@ from ...errors import (
 SQLITE_OLDEST = (3, 51, 3)
 """Older ones can corrupt a WAL when two connections write or checkpoint at once."""
 APPLICATION_ID = 0x504F5354  # "POST"
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 PAGE_SIZE = 4_096
 """Small: at a million messages most pages of a commit are touched for one row (docs/decisions/0003)."""
 

@@ -7,7 +7,6 @@ and after the commit a tidied working set. Each table costs one statement, or fe
 from __future__ import annotations
 
 import bisect
-import functools
 import heapq
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +16,7 @@ from isal import isal_zlib
 
 from ...journal import chunk as chunks
 from ...mailbox.message import State
-from . import shelves
+from . import bulk, shelves
 from .lookup import PAGE_ENTRIES, as_json, place_crc, seq_of
 from .records import CODES, READY, RECEIVED, Box, Entry, Lane, in_lane_now
 from .working import WorkingSet
@@ -25,6 +24,9 @@ from .working import WorkingSet
 LAG_ENTRIES = 16_384
 """How many messages an index may lack before a run over it begins."""
 LAG_DELETES = 4_096
+"""Rows of finished messages that are still to be deleted."""
+LAG_PLACES = 16_384
+"""Places in the queue index that are still to be deleted."""
 SLICE_ENTRIES = 64
 """How many index entries are written with one commit at least."""
 COLD_NUMBERS = 8_192
@@ -39,30 +41,6 @@ BODIES_BYTES_MAX = 8 << 20
 """Bodies kept in memory, so that leasing what came lately need not read."""
 
 
-SIZES = (1, 4, 16, 32, 64, 128, 256)
-"""Rows of the statements that insert many: a few sizes, so that each is prepared once."""
-
-
-def _insert(db: Any, into: str, columns: int, values: list[Any]) -> None:
-    """Insert rows whose values stand one after the other; what is missing to the next size is filled with NULL.
-
-    To bind values costs a third of having SQLite find them in JSON; what is narrow goes in as JSON all the same.
-    """
-    most = SIZES[-1] * columns
-    for begin in range(0, len(values), most):
-        part = values[begin : begin + most]
-        size = next(size for size in SIZES if size * columns >= len(part))
-        part.extend([None] * (size * columns - len(part)))
-        db.execute(_insert_sql(into, columns, size), part)
-
-
-@functools.cache
-def _insert_sql(into: str, columns: int, size: int) -> str:
-    row = f"({','.join('?' * columns)})"
-    rows = ",".join([row] * size)
-    return f"INSERT {into} SELECT * FROM (VALUES {rows}) WHERE column1 IS NOT NULL"
-
-
 def _array(rows: list[bytes]) -> str:
     return (b"[" + b",".join(rows) + b"]").decode()
 
@@ -71,6 +49,11 @@ def _columns(count: int) -> str:
     return ", ".join(f"value->>{i}" for i in range(count))
 
 
+# All but ``waiting``, which an index hangs on.
+_UPDATE_LANE = " ON CONFLICT (id) DO UPDATE SET " + ", ".join(
+    f"{column} = excluded.{column}" for column in ("last_seq", "depth", "paused", "served", "counts", "row_crc")
+)
+_TURN_LANE = f"{_UPDATE_LANE}, mailbox_id = excluded.mailbox_id, waiting = excluded.waiting"
 _INSERT_BOX = f"INSERT OR REPLACE INTO mailbox_state SELECT {_columns(6)} FROM jsonb_each(?)"
 _UPDATE_MESSAGE = (
     "UPDATE message SET state = v->>3, post_commit = v->>5, attempts = v->>6, unreceived = v->>7, life = v->>8,"
@@ -142,9 +125,18 @@ def _flush_places(work: WorkingSet) -> None:
         db.execute(_INSERT_BOX, (as_json(moved),))
     if lanes:
         rows: list[Any] = []
-        for row in sorted(map(_lane_row, lanes)):
-            rows.extend(row)
-        _insert(db, "OR REPLACE INTO lane_state", 8, rows)
+        turned: list[Any] = []  # those that hold messages and held none, or the other way round
+        for lane_id in sorted(work.dirty_lanes):
+            lane = work.dirty_lanes[lane_id]
+            waiting = lane.depth > 0
+            if lane.waiting == waiting:
+                rows.extend(_lane_row(lane))
+            else:
+                lane.waiting = waiting
+                turned.extend(_lane_row(lane))
+        # A statement that FAILs, and is undone with all others, needs no copies of the pages that it changes.
+        bulk.insert(db, "OR FAIL INTO lane_state", 9, rows, _UPDATE_LANE)
+        bulk.insert(db, "OR FAIL INTO lane_state", 9, turned, _TURN_LANE)
 
     for desk in work.desks.values():
         state = (desk.mailboxes, desk.depth, _tally(desk.counts, 0), desk.oldest)
@@ -157,17 +149,19 @@ def _flush_places(work: WorkingSet) -> None:
 
 def _box_row(box: Box) -> tuple[Any, ...]:
     counts = _tally(box.counts, box.depth)
-    crc = place_crc(box.id, box.desk.id, box.name, box.lane_count, box.paused, box.served, counts)
+    crc = place_crc((box.id, box.desk.id, box.name, box.lane_count, box.paused, box.served, counts))
     return box.id, box.lane_count, box.paused, box.served, counts, crc
 
 
 def _lane_row(lane: Lane) -> tuple[Any, ...]:
     counts = _tally(lane.counts, 0) if lane.counts else None
     box = lane.box
-    crc = place_crc(
-        lane.id, box.desk.id, box.name, lane.name, lane.last_seq, lane.depth, lane.paused, lane.served, counts
-    )
-    return lane.id, box.id, lane.last_seq, lane.depth, lane.paused, lane.served, counts, crc
+    id: Any = lane.id
+    last_seq: Any = lane.last_seq
+    depth: Any = lane.depth
+    served: Any = lane.served
+    crc = place_crc((id, box.desk.id, box.name, lane.name, last_seq, depth, lane.paused, served, counts))
+    return id, box.id, last_seq, depth, lane.paused, served, counts, crc, int(lane.depth > 0)
 
 
 def _flush_entries(work: WorkingSet) -> int:
@@ -185,7 +179,7 @@ def _flush_entries(work: WorkingSet) -> int:
         number = entry.number
         if entry.memory:
             if not entry.remembered:
-                memories.extend(_memory_row(entry))
+                _add_memory(memories, entry)
             if entry.stored:
                 if number < cold:
                     gone.append((number, entry.lane.id, entry.seq))
@@ -197,11 +191,13 @@ def _flush_entries(work: WorkingSet) -> int:
         lane = entry.lane
         if not entry.stored:
             assert entry.body is not None
-            inserts.extend(_message_row(entry))
+            _add_message(inserts, entry)
             inserts.append(entry.body)
             posts += 1
         elif entry.row_changed:
-            updates.append(orjson.dumps(_message_row(entry)))
+            row: list[Any] = []
+            _add_message(row, entry)
+            updates.append(orjson.dumps(row))
         if entry.lease_changed:
             if entry.token is not None:
                 leases.extend(
@@ -213,18 +209,14 @@ def _flush_entries(work: WorkingSet) -> int:
             elif entry.lease_stored:
                 unleases.append(number)
     db = work.db
-    if inserts:
-        _insert(db, "INTO message", 25, inserts)
+    # First of all, so that the pages that become free are filled again and not written in vain.
+    for table, numbers in (("lease", unleases), ("message", deletes), ("memory", work.dropped_memories)):
+        _delete(db, table, numbers)
+    bulk.insert(db, "OR FAIL INTO message", 25, inserts)
     if updates:
         db.execute(_UPDATE_MESSAGE, (_array(updates),))
-    if memories:
-        _insert(db, "OR REPLACE INTO memory", 15, memories)
-    if leases:
-        _insert(db, "OR REPLACE INTO lease", 8, leases)
-    for table, numbers in (("lease", unleases), ("message", deletes), ("memory", work.dropped_memories)):
-        if numbers:
-            numbers.sort()
-            db.execute(f"DELETE FROM {table} WHERE number IN (SELECT value FROM jsonb_each(?))", (as_json(numbers),))
+    bulk.insert(db, "OR REPLACE INTO memory", 15, memories)
+    bulk.insert(db, "OR REPLACE INTO lease", 8, leases)
     if work.dropped_known:
         db.execute(
             "DELETE FROM known WHERE (key, number) IN (SELECT value->>0, value->>1 FROM jsonb_each(?))",
@@ -236,6 +228,18 @@ def _flush_entries(work: WorkingSet) -> int:
         for number, lane_id, seq in gone:
             work.gone[number] = (lane_id, seq)
     return posts
+
+
+def _delete(db: Any, table: str, numbers: list[int]) -> None:
+    """Delete rows by number."""
+    if not numbers:
+        return
+    numbers.sort()
+    if numbers[-1] - numbers[0] == len(numbers) - 1 == len(set(numbers)) - 1:
+        # All there are from the first to the last, as what came together often goes together.
+        db.execute(f"DELETE FROM {table} WHERE number BETWEEN ? AND ?", (numbers[0], numbers[-1]))
+    else:
+        db.execute(f"DELETE FROM {table} WHERE number IN (SELECT value FROM jsonb_each(?))", (as_json(numbers),))
 
 
 def _flush_indexes(work: WorkingSet, posts: int) -> None:
@@ -253,23 +257,25 @@ def _flush_indexes(work: WorkingSet, posts: int) -> None:
         runs.lanes = sorted({entry.lane.id for entry in work.fresh.values()}, reverse=True)
     if len(work.gone) > LAG_DELETES and not runs.gone:
         runs.gone = sorted(work.gone, reverse=True)
-    if len(work.unqueue) > LAG_DELETES and not runs.unqueue:
+    if len(work.unqueue) > LAG_PLACES and not runs.unqueue:
         runs.unqueue = sorted(work.unqueue, reverse=True)
     count = max(SLICE_ENTRIES, 4 * posts)
     if runs.known:
-        known = [(key, number) for key, number in _take(runs.known, count) if number in work.unknown]
-        db.execute(f"INSERT OR IGNORE INTO known SELECT {_columns(2)} FROM jsonb_each(?)", (as_json(known),))
-        for _, number in known:
-            del work.unknown[number]
+        known: list[int] = []
+        for key, number in _take(runs.known, count):
+            if work.unknown.pop(number, None) is None:
+                continue
+            known += (key, number)
             entry = work.entries[number]
             entry.unknown = False
             work.loaded.append(entry)
+        bulk.insert(db, "OR IGNORE INTO known", 2, known)
     if runs.lanes:
         _flush_lanes(work, count)
     if runs.gone:
         numbers = [number for number in _take(runs.gone, count) if number in work.gone]
         for table in ("message", "gone"):
-            db.execute(f"DELETE FROM {table} WHERE number IN (SELECT value FROM jsonb_each(?))", (as_json(numbers),))
+            _delete(db, table, numbers)
         for number in numbers:
             lane_id, seq = work.gone.pop(number)
             work.unqueue[(lane_id, seq)] = number
@@ -296,8 +302,8 @@ def _take(run: list[Any], count: int) -> list[Any]:
 
 def _flush_lanes(work: WorkingSet, count: int) -> None:
     """Move whole lanes from the fresh lists to the queue index."""
-    rows: list[tuple[int, int, int]] = []
-    while work.runs.lanes and len(rows) < count:
+    rows: list[int] = []
+    while work.runs.lanes and len(rows) < 3 * count:
         lane = work.lanes[work.runs.lanes.pop()]
         for entry in lane.fresh:
             entry.unindexed = False
@@ -305,10 +311,10 @@ def _flush_lanes(work: WorkingSet, count: int) -> None:
             work.loaded.append(entry)
             if not in_lane_now(entry):
                 continue
-            rows.append((lane.id, entry.seq, entry.number))
+            rows += (lane.id, entry.seq, entry.number)
             _place(lane, entry)
         lane.fresh = []
-    work.db.execute(f"INSERT OR IGNORE INTO queue SELECT {_columns(3)} FROM jsonb_each(?)", (as_json(rows),))
+    bulk.insert(work.db, "OR IGNORE INTO queue", 3, rows)
 
 
 def _place(lane: Lane, entry: Entry) -> None:
@@ -459,30 +465,35 @@ def _drop_boxes(work: WorkingSet) -> None:
     work.boxes_max = len(work.boxes_by_id) + BOXES_MAX // 4
 
 
-def _message_row(entry: Entry) -> tuple[Any, ...]:
-    """A message's row but for its body."""
+def _add_message(rows: list[Any], entry: Entry) -> None:
+    """Add the values of a message's row but for its body."""
     row = (
         entry.number, entry.lane.id, entry.seq, CODES[entry.state], entry.posted_at, entry.post_commit,
         entry.attempts, entry.unreceived, entry.life, int(entry.quiet), entry.progress, entry.due_at,
         entry.expires_at, entry.since, entry.batch, _note(entry), entry.id, entry.sender, entry.kind,
         _extra(entry), entry.size_bytes, entry.crc,
     )  # fmt: skip
-    keep_until = None
-    if entry.since is not None:
-        keep_us = entry.lane.box.desk.keep_us[entry.state]
-        keep_until = None if keep_us is None else entry.since + keep_us
-    return (*row, keep_until, isal_zlib.crc32(orjson.dumps(row)))
+    values: Any = row
+    rows.extend(values)
+    since = entry.since
+    keep_us = None if since is None else entry.lane.box.desk.keep_us[entry.state]
+    rows.append(None if since is None or keep_us is None else since + keep_us)
+    rows.append(isal_zlib.crc32(orjson.dumps(values)))
 
 
-def _memory_row(entry: Entry) -> tuple[Any, ...]:
-    """A memory's row."""
-    assert entry.since is not None
+def _add_memory(rows: list[Any], entry: Entry) -> None:
+    """Add the values of a memory's row."""
+    since = entry.since
+    assert since is not None
     know_us = entry.lane.box.desk.know_us[entry.state]
     row = (
         entry.number, entry.lane.id, entry.seq, CODES[entry.state], entry.posted_at, entry.attempts, entry.life,
-        entry.since, _note(entry), entry.id, entry.sender, entry.kind, entry.size_bytes,
+        since, _note(entry), entry.id, entry.sender, entry.kind, entry.size_bytes,
     )  # fmt: skip
-    return (*row, None if know_us is None else entry.since + know_us, isal_zlib.crc32(orjson.dumps(row)))
+    values: Any = row
+    rows.extend(values)
+    rows.append(None if know_us is None else since + know_us)
+    rows.append(isal_zlib.crc32(orjson.dumps(values)))
 
 
 def _tally(counts: Mapping[State, int], depth: int) -> str | None:

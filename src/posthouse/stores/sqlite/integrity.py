@@ -47,6 +47,8 @@ def _findings(db: Any) -> Iterator[str]:
         " ON c.lane_id = s.id WHERE s.depth <> coalesce(c.counted, 0)"
     ):
         yield f"lane {lane_id} says that it holds {said} messages and holds {counted}"
+    for lane_id, depth in db.execute("SELECT id, depth FROM lane_state WHERE waiting <> (depth > 0)"):
+        yield f"lane {lane_id} holds {depth} messages and says otherwise to who looks for lanes that hold any"
     for name, said, counted in db.execute(
         "SELECT d.name, d.depth, (SELECT coalesce(sum(s.depth), 0) FROM lane_state s JOIN mailbox b ON b.id ="
         " s.mailbox_id WHERE b.desk_id = d.id) AS counted FROM desk d WHERE d.depth <> counted"

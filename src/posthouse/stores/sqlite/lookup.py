@@ -17,8 +17,9 @@ import functools
 import hashlib
 import heapq
 import logging
+import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import apsw
 import orjson
@@ -28,6 +29,7 @@ from ...errors import InvalidInput, StoreCorrupt
 from ...mailbox.command import Filter
 from ...mailbox.message import Instant, State
 from ...mailbox.policy import Policy, policy_from
+from . import bulk
 from .records import CODES, LEASED, READY, RECEIVED, STATES, Box, Desk, Entry, Lane, Rota
 
 log = logging.getLogger("posthouse.store")
@@ -52,9 +54,24 @@ _JOIN_STATE = (
 )
 
 
+_ID_HASH: Final = hashlib.blake2b(digest_size=4)
+_INT32: Final = struct.Struct(">i")
+
+_READ_BOXES = (
+    f"SELECT {_BOX}, {_ONLY_LANE} FROM {{rows}} j CROSS JOIN mailbox m ON m.desk_id = j.column1 AND m.name = j.column2"
+    f" {_JOIN_STATE}"
+)
+_READ_HEADS = (
+    "SELECT q.lane_id, q.seq, q.number FROM {rows} j CROSS JOIN queue q ON q.lane_id = j.column1 AND q.seq ="
+    " (SELECT min(seq) FROM queue WHERE lane_id = j.column1 AND seq > j.column2)"
+)
+
+
 def id_hash(id: str) -> int:
     """The upper half of a known key: all messages with one id stand together."""
-    return int.from_bytes(hashlib.blake2b(id.encode(), digest_size=4).digest(), "big", signed=True)
+    hash = _ID_HASH.copy()  # faster than to make one anew
+    hash.update(id.encode())
+    return int(_INT32.unpack(hash.digest())[0])
 
 
 def known_key(box_id: int, sender: str, id: str) -> int:
@@ -238,13 +255,11 @@ class Lookup:
     @reads_rows
     def read_boxes(self, names: Sequence[tuple[str, str]]) -> None:
         """Bring these mailboxes, and the only lane of each that has just one, into memory."""
-        wanted = [(self.desks[desk].id, name) for desk, name in names if desk in self.desks]
-        rows = self.db.execute(
-            f"SELECT {_BOX}, {_ONLY_LANE} FROM jsonb_each(?) j JOIN mailbox m ON m.desk_id = j.value->>0"
-            f" AND m.name = j.value->>1 {_JOIN_STATE}",
-            (as_json(wanted),),
-        ).fetchall()
-        self._boxes_from_rows(rows)
+        wanted: list[Any] = []
+        for desk, name in names:
+            if desk in self.desks:
+                wanted += (self.desks[desk].id, name)
+        self._boxes_from_rows(bulk.select(self.db, _READ_BOXES, 2, wanted))
 
     def _boxes_from_rows(self, rows: Iterable[tuple[Any, ...]]) -> None:
         damaged: list[Box] = []
@@ -259,7 +274,7 @@ class Lookup:
             self.boxes[(desk.name, name)] = box
             self.boxes_by_id[id] = box
             if lanes is not None:
-                if crc != place_crc(id, desk_id, name, lanes, paused, served, counts):
+                if crc != place_crc((id, desk_id, name, lanes, paused, served, counts)):
                     damaged.append(box)
                     continue
                 box.lane_count, box.paused, box.served = lanes, paused, served
@@ -286,9 +301,10 @@ class Lookup:
         if box is None:
             raise StoreCorrupt(f"lane {id} is of mailbox {box_id}, which does not exist")
         lane = Lane(id, box, name, new=False)
-        if crc == place_crc(id, box.desk.id, box.name, name, last_seq, depth, paused, served, counts):
+        if crc == place_crc((id, box.desk.id, box.name, name, last_seq, depth, paused, served, counts)):
             lane.last_seq, lane.depth, lane.paused, lane.served = last_seq, depth, paused, served
             lane.counts = _counts(counts)
+            lane.waiting = depth > 0
         else:
             self._mend_lane(lane)
         lane.old_read = lane.depth == 0
@@ -456,7 +472,9 @@ class Lookup:
     @reads_rows
     def probe(self, refs: Iterable[tuple[int, str, str]]) -> None:
         """Look these up in the index of known ids, so that ``find`` knows whether they are there."""
-        keys = {ref: known_key(*ref) for ref in refs if ref not in self.refs and ref not in self.probed}
+        keys = {
+            ref: known_key(ref[0], ref[1], ref[2]) for ref in refs if ref not in self.refs and ref not in self.probed
+        }
         if not keys:
             return
         rows = self.db.execute(
@@ -525,11 +543,10 @@ class Lookup:
         wanted = [lane for lane in lanes if not lane.old and not lane.old_read]
         if len(wanted) < 2:
             return  # the walk reads a page by itself
-        rows = self.db.execute(
-            "SELECT q.lane_id, q.seq, q.number FROM jsonb_each(?) j, queue q WHERE q.lane_id = j.value->>0 AND q.seq ="
-            " (SELECT min(seq) FROM queue WHERE lane_id = j.value->>0 AND seq > j.value->>1)",
-            (as_json([(lane.id, lane.old_next) for lane in wanted]),),
-        ).fetchall()
+        ends: list[Any] = []
+        for lane in wanted:
+            ends += (lane.id, lane.old_next)
+        rows = bulk.select(self.db, _READ_HEADS, 2, ends)
         self.read_rows([row[2] for row in rows])
         for lane_id, seq, number in rows:
             self._extend_lane(self.lanes[lane_id], [(seq, number)], 1)
@@ -562,7 +579,7 @@ class Lookup:
             self._boxes_from_rows(
                 self.db.execute(
                     f"SELECT {_BOX}, {_ONLY_LANE} FROM mailbox m {_JOIN_STATE} WHERE m.desk_id = ?"
-                    " AND EXISTS (SELECT 1 FROM lane_state w WHERE w.mailbox_id = m.id AND w.depth > 0)",
+                    " AND EXISTS (SELECT 1 FROM lane_state w WHERE w.mailbox_id = m.id AND w.waiting = 1)",
                     (desk.id,),
                 ).fetchall()
             )
@@ -589,7 +606,7 @@ class Lookup:
         """Bring every lane of a mailbox that holds messages into memory."""
         if not box.new:
             for row in self.db.execute(
-                f"SELECT {_LANE} FROM lane_state s JOIN lane l ON l.id = s.id WHERE s.mailbox_id = ? AND s.depth > 0",
+                f"SELECT {_LANE} FROM lane_state s JOIN lane l ON l.id = s.id WHERE s.mailbox_id = ? AND s.waiting = 1",
                 (box.id,),
             ).fetchall():
                 self._lane_from_row(row)
@@ -653,7 +670,7 @@ def _policy_text(policy: Policy) -> str:
     return as_json(policy.as_json())
 
 
-def place_crc(*columns: Any) -> int:
+def place_crc(columns: tuple[Any, ...]) -> int:
     """The check of a lane's or a mailbox's row."""
     return isal_zlib.crc32(orjson.dumps(columns))
 

@@ -160,7 +160,7 @@ def _oldest_of_box(work: WorkingSet, box: Box) -> Instant | None:
         heads = [entry for entry in work.fresh.values() if entry.lane.box is box and in_lane_now(entry)]
         rows = work.db.execute(
             "SELECT min(m.number) FROM lane_state s JOIN queue q ON q.lane_id = s.id JOIN message m"
-            " ON m.number = q.number WHERE s.mailbox_id = ? AND s.depth > 0 AND m.state = 0"
+            " ON m.number = q.number WHERE s.mailbox_id = ? AND s.waiting = 1 AND m.state = 0"
             " AND m.number NOT IN (SELECT number FROM gone)",
             (box.id,),
         ).fetchall()

@@ -153,7 +153,7 @@ class Lane:
 
     __slots__ = (
         "box", "counts", "depth", "fresh", "hint", "holes", "id", "in_flight", "last_seq", "name", "new", "old",
-        "old_next", "old_read", "paused", "served",
+        "old_next", "old_read", "paused", "served", "waiting",
     )  # fmt: skip
 
     def __init__(self, id: int, box: Box, name: str, new: bool) -> None:
@@ -173,6 +173,7 @@ class Lane:
         self.old_read = new  # all of it was
         self.fresh: list[Entry] = []
         self.holes = 0
+        self.waiting: bool | None = None  # what its row says: whether it holds messages; None: not known
 
 
 class Entry:
