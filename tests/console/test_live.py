@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
-from tests.console.desk import Desk, tell
+import uvloop
+from tests.console.desk import Desk, desk, tell
+from tests.relay.test_tls import make_certificate
 
 from posthouse.config import load
 from posthouse.console.history import SHELF, WINDOWS, History
@@ -158,6 +162,28 @@ def test_a_viewer_behind_an_old_proxy_is_told_without_chunks(tmp_path: Path, mon
         writer.transport.abort()
 
     tell(story, tmp_path)
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_numbers_are_told_over_tls_in_either_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[[Coroutine[Any, Any, None]], None]
+) -> None:
+    monkeypatch.setattr("posthouse.console.live.EVERY_S", 0.05)
+    cert, key = make_certificate(tmp_path, "console")
+    trusting = ssl.create_default_context(cafile=str(cert))
+    trusting.check_hostname = False
+
+    async def story() -> None:
+        async with desk(tmp_path, console__tls_cert=str(cert), console__tls_key=str(key)) as c:
+            headers = {"Authorization": f"Bearer {c.tokens['viewer']}"}
+            async with aiohttp.ClientSession(headers=headers) as session:
+                async with session.get(f"{c.url}/api/v1/live", ssl=trusting) as stream:
+                    for number in range(3):
+                        await c.post(f"m{number}")
+                        while (await next_snapshot(stream))["all"]["depth"] <= number:
+                            pass
+
+    run(story())
 
 
 class Hands(Clock):
