@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 FOLDER = "_scratch"
 
 
+def together(frame: DataFrame) -> DataFrame:
+    """The same rows in no more pieces than a shuffle makes: what is put together of many frames has many more."""
+    return frame.coalesce(int(frame.sparkSession.conf.get("spark.sql.shuffle.partitions", "200") or "200"))
+
+
 class Scratch:
     """The scratch of one lake."""
 
@@ -36,7 +41,7 @@ class Scratch:
         if beside is not None:
             return read.parquet(*(self._paths[id(each)][1] for each in (frame, beside)))
         path = f"{self._place}/{self._own}/{next(self._numbers)}"
-        frame.write.mode("overwrite").parquet(path)
+        together(frame).write.mode("overwrite").parquet(path)
         kept = read.parquet(path)
         self._paths[id(kept)] = kept, path
         return kept

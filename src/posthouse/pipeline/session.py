@@ -22,6 +22,13 @@ if TYPE_CHECKING:
 
 APP = "posthouse-books"
 MEMORY_MB_MIN = 1_024
+DISTINCT = (
+    "at", "cause_id", "cause_key", "commit", "delivered_offset", "ended_at", "end_offset", "expires_at", "finished",
+    "finished_at", "finished_offset", "first_at", "first_leased", "first_leased_at", "first_offset", "flight_us",
+    "freed", "freed_offset", "key", "last_offset", "latency", "lease_offset", "leased", "message_id", "offset",
+    "posted", "posted_at", "posted_offset", "received", "received_at", "started_at", "ts", "twin", "wait_in_flight",
+)  # fmt: skip
+"""Columns whose values hardly repeat, in whatever table: a dictionary of them is made for nothing."""
 PLANS = {
     # Deducing filters from filters takes longer than large plans take to run.
     "spark.sql.constraintPropagation.enabled": "false",
@@ -32,6 +39,7 @@ PLANS = {
     "spark.sql.maxPlanStringLength": "1000",
     # Journals are in order of time: a task writes few days, and need not sort its rows by day first.
     "spark.sql.maxConcurrentOutputFileWriters": "8",
+    **{f"parquet.enable.dictionary#{name}": "false" for name in DISTINCT},
 }
 """How the transforms' plans are made; a job sets these in any session."""
 

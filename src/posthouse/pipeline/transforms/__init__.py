@@ -30,7 +30,8 @@ row, however the events are cut into batches; tests hold it.
 
 How it is quick: nearly all messages are plain (posted, at most one lease, finished), and one aggregate makes their
 rows (``life``); windows over single events are only for the others (``step``). All that concerns one mailbox lies in
-one partition, so that lanes, waits and rows meet without being moved again.
+one partition, so that lanes, waits and rows meet without being moved again. Mailboxes, desks, lanes and messages are
+numbers wherever rows are sorted, grouped and joined (``told``); names come back at the end.
 
 Gold tables are functions of the summed partials: ``books``, ``latency``, ``depth``, ``availability``, ``deadletters``,
 ``outages``, from all of them or from a day on. ``check_books`` names the windows whose sum does not close.

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from .lane import MESSAGE
 from .silver import closed, part
-from .told import DONE, KEY, WAITS, is_, outcome_of
+from .told import DONE, ID, KEY, WAITS, above, is_, outcome_of
 
 ANOMALIES = ("part", "kind", *KEY, "at", "offsets", "detail")
 GRACE_US = 3_600_000_000
@@ -61,7 +61,7 @@ def of_steps(steps: DataFrame, rows: DataFrame) -> DataFrame:
     parts = rows.where("NOT plain").select(*MESSAGE, part().alias("part"))
     return (
         steps.where(after)
-        .groupBy(*KEY, "key", "generation", kind.alias("kind"))
+        .groupBy(*MESSAGE, *KEY, kind.alias("kind"))
         .agg(F.min(first).alias("f"))
         .join(parts, on=list(MESSAGE), how="inner")
         .select(
@@ -79,7 +79,7 @@ def of_finished(late: DataFrame, before: DataFrame) -> DataFrame:
     """The same for messages that were finished in an earlier batch. ``before`` are rows of messages, ``late`` told."""
     held = before.select("key", *KEY, "part", "outcome", "finished_offset", "delivered_offset", "generation")
     # Finished otherwise, it may have been delivered since: in an earlier batch, or in this one.
-    now = F.min(F.when(is_("delivered"), F.col("offset"))).over(Window.partitionBy("key", "message_id"))
+    now = F.min(F.when(is_("delivered"), F.col("offset"))).over(Window.partitionBy(*ID))
     twice = is_("delivered") & (F.col("offset") > F.coalesce("delivered_offset", "delivered_now"))
     kind = F.when(twice, F.lit("delivered_twice")).otherwise(F.lit("settled_after_finished"))
     return (
@@ -104,11 +104,12 @@ def _how_finished(kind: Column, outcome: Column) -> Column:
 
 
 def of_lanes(
-    entries: DataFrame, overtaken: DataFrame, rows: DataFrame, edges: DataFrame, before: DataFrame | None
+    entries: DataFrame, overtaken: DataFrame, rows: DataFrame, edges: DataFrame | None, before: DataFrame | None
 ) -> DataFrame:
-    """Numbers that are missing, and messages that were overtaken. ``edges`` are (node, edge): what is above is new.
+    """Numbers that are missing, and messages that were overtaken.
 
-    ``before`` are the rows of finished messages of which numbers may be told, too.
+    ``edges`` are (node, edge): what is above is news, and all where there are none. ``before`` are the rows of finished
+    messages of which numbers may be told, too.
     """
     gaps = entries.where(F.col("lane_seq") > F.col("seq_before") + 1)
     missing = F.concat(
@@ -117,22 +118,23 @@ def of_lanes(
         F.col("s") - 1,
         F.lit(" missing"),
     )
-    named = rows.select(
-        *MESSAGE, "node", "desk", "mailbox", "sender", part().alias("part"), "posted_offset", "posted", "first_at"
-    )
+    named = rows.select(*MESSAGE, *KEY, part().alias("part"), "posted_offset", "posted", "first_at")
     if before is not None:
         posted = F.unix_micros("posted_at")
         named = named.unionByName(
             before.where("NOT revived").select(
-                *MESSAGE, "node", "desk", "mailbox", "sender", "part", F.col("first_offset").alias("posted_offset"),
+                *MESSAGE, *KEY, "part", F.col("first_offset").alias("posted_offset"),
                 posted.alias("posted"), posted.alias("first_at"),
             )
         )  # fmt: skip
     gap = (
-        gaps.select(*MESSAGE, F.col("lane_seq").alias("s"), "seq_before", "offset")
-        .join(named, on=list(MESSAGE), how="inner")
-        .join(F.broadcast(edges), on="node", how="left")
-        .where(F.col("offset") > F.coalesce("edge", F.lit(0)))
+        above(
+            gaps.select(*MESSAGE, F.col("lane_seq").alias("s"), "seq_before", "offset").join(
+                named, on=list(MESSAGE), how="inner"
+            ),
+            edges,
+        )
+        .where("offset > edge")
         .select(
             F.date_format(F.timestamp_micros("first_at"), "yyyy-MM-dd").alias("part"),
             F.lit("lane_gap").alias("kind"),

@@ -16,7 +16,7 @@ from . import anomalies, fullness, lane, life, partials, silver, step, wait
 from .carry import carry
 from .context import CONTEXT_EVENTS, changes, connections, openings, pauses
 from .lane import MESSAGE
-from .told import BOX, KEY, LANE, NEVER, box_of, is_, key_of, told
+from .told import BOX, ID, KEY, LANE, NEVER, PLACE, above, box_of, is_, key_of, spot_of, told, track_of, twin_of
 
 _CONTEXT = ("node", "offset", "at", "event", "desk", "mailbox", "lane", "holder", "reason", "detail")
 
@@ -66,6 +66,8 @@ def advance(
 
     ``keep`` is called with the frames from which several others are made: a job persists them there.
     """
+    if before is not None:
+        before = before.withColumn("twin", twin_of())
     going, late, memos = _sources(events, carried, recalled, before)
     with ThreadPoolExecutor(max_workers=2) as pool:
         # These do not wait for each other.
@@ -75,11 +77,14 @@ def advance(
         lives = life.plain_rows(life.grouped(going))
         made = keep(lives if memo is None else _with_memo(lives, memo))
         (nodes, quiet, caps), context = known.result(), around.result()
-    edges = nodes.select("node", "edge")
+    edges = None if carried is None else nodes.select("node", "edge")
     # What is not plain is gone through step by step; what is unfinished is carried on.
-    wanted = made.where("NOT plain OR state <> 3").select("key", "message_id", "plain")
-    near = F.broadcast(wanted) if wanted.count() <= BROADCAST_MAX else wanted
-    some = keep(going.join(near, on=["key", "message_id"], how="inner"))
+    wanted = made.where("NOT plain OR state <> 3").select(*ID, "plain")
+    near, nearly = wanted, wanted.select("key").distinct()
+    if wanted.count() <= BROADCAST_MAX:
+        near, nearly = F.broadcast(near), F.broadcast(nearly)
+    # By the number first: most are none of these, and a number alone is looked up fast.
+    some = keep(going.join(nearly, on="key", how="left_semi").join(near, on=list(ID), how="inner"))
     odd = some.where("NOT plain").drop("plain")
     odd = odd.withColumn("base", F.lit(0)) if memo is None else _based(odd, memo)
     steps = keep(step.steps(odd))
@@ -90,19 +95,19 @@ def advance(
     numbers = None if late is None or before is None else _numbers(late, before, marks)
     opened = openings(context, None if carried is None else carried.where(F.col("role") == "opening"))
 
-    moved = fullness.moves(rows, steps)
+    moved = fullness.moves(rows, steps, edges)
+    silent = some.where(is_("duplicate", "refused"))
+    if late is not None:
+        silent = silent.select(*late.columns).unionByName(late.where(is_("duplicate", "refused")))
     # Of a small batch all of it is made anew sooner than it is written and read back.
     anew = keep if carried is None else None
     put = anew or _same
 
     def sums() -> DataFrame:
-        silent = some.where(is_("duplicate", "refused"))
-        pieces = [partials.of_messages(rows), partials.levels(rows), partials.of_connections(links, nodes)]
-        if late is not None and before is not None:
-            if recalled is not None:
-                pieces.append(partials.taken_off(before.where("revived")))
-            silent = silent.select(*late.columns).unionByName(late.where(is_("duplicate", "refused")))
-        pieces += [partials.of_events(rows, steps, silent, edges), partials.of_depth(risen, line)]
+        pieces = [partials.of_messages(rows, put), partials.levels(rows), partials.of_connections(links, nodes)]
+        if before is not None and recalled is not None:
+            pieces.append(partials.taken_off(before.where("revived")))
+        pieces += [partials.of_events(rows, steps, silent, edges, boxes), partials.of_depth(risen, line, boxes)]
         return keep(reduce(DataFrame.unionByName, pieces).select(*partials.PARTIALS))
 
     def messages(waits: DataFrame) -> DataFrame:
@@ -125,15 +130,16 @@ def advance(
 
     with ThreadPoolExecutor(max_workers=2) as pool:
         # Making a plan takes as long as a small batch does: plans are made side by side, too.
-        risen = put(fullness.rises(moved, edges))
-        line = None if caps is None else fullness.levels(moved, edges, caps, _stood(events, carried), put)
+        risen = put(fullness.rises(moved))
+        line = None if caps is None else fullness.levels(moved, risen, caps, _stood(carried), put)
+        boxes = put(_boxes(rows, silent))
         summed = pool.submit(sums)
         entries = keep(lane.entries(rows, steps, marks, numbers))
         overtaken = pool.submit(lambda: keep(_overtaken(entries, rows, steps, late, memo, anew)))
         waits = keep(_waits(rows, steps, entries, quiet, memo, changes(links, stops), opened))
         over = overtaken.result()
         found = pool.submit(findings, over)
-        full = None if line is None else fullness.standing(line)
+        full = None if line is None else fullness.standing(line).join(boxes, on="box", how="inner")
         known_marks = marks if numbers is None else marks.unionByName(_as_marks(numbers))
         next_open = pool.submit(carry, rows, some, context, links, stops, opened, nodes, over, memo, known_marks, full)
         return Batch(
@@ -162,7 +168,7 @@ def _waits(
         asked = asked.join(lane.quiet_until(rows, quiet), on=list(MESSAGE), how="left")
     if memo is not None:
         asked = _remembered(asked, memo)
-    found = wait.spent(asked, moments, opened.select("node", "desk", F.unix_micros("at").alias("opened")))
+    found = wait.spent(asked, moments, opened.select(spot_of().alias("spot"), F.unix_micros("at").alias("opened")))
     return found if memo is None else _add_memo(found, memo)
 
 
@@ -220,8 +226,8 @@ def _sources(
     parts: list[DataFrame] = []
     late = None
     if before is not None:
-        known = F.broadcast(before.where("NOT revived").select("key", "message_id", "next_post", F.lit(1).alias("had")))
-        placed = new.join(known, on=["key", "message_id"], how="left")
+        known = F.broadcast(before.where("NOT revived").select(*ID, "next_post", F.lit(1).alias("had")))
+        placed = new.join(known, on=list(ID), how="left")
         is_late = F.col("had").isNotNull() & (F.col("offset") < F.coalesce("next_post", F.col("offset") + 1))
         late = placed.where(is_late).select(*new.columns)
         new = placed.where(~is_late).select(*new.columns)
@@ -237,7 +243,7 @@ def _sources(
     return _Sources(reduce(DataFrame.unionByName, parts), late, memo)
 
 
-_MEMO = ("key", "message_id", "base", "memo_freed", "memo_overtaken", "memo_waits", "memo_offset")
+_MEMO = (*ID, "base", "memo_freed", "memo_overtaken", "memo_waits", "memo_offset")
 
 
 def _memos_of(before: DataFrame) -> DataFrame:
@@ -245,8 +251,7 @@ def _memos_of(before: DataFrame) -> DataFrame:
     back = F.col("revived")
     spent = F.array(*(F.col(f"wait_{name}").cast("bigint") for name in wait.CAUSES))
     return before.select(
-        "key",
-        "message_id",
+        *ID,
         (F.col("generation") - back.cast("int")).alias("base"),
         F.lit(None).cast("bigint").alias("memo_freed"),
         F.lit(None).cast("array<bigint>").alias("memo_overtaken"),
@@ -258,23 +263,23 @@ def _memos_of(before: DataFrame) -> DataFrame:
 def _carried_memos(own: DataFrame) -> DataFrame:
     first = F.struct("generation", "memo_freed", "memo_overtaken", "memo_waits", "memo_offset")
     return (
-        own.groupBy(key_of().alias("key"), "message_id")
+        own.groupBy(key_of().alias("key"), twin_of().alias("twin"))
         .agg(F.min(F.when(F.col("generation").isNotNull(), first)).alias("m"))
         .where(F.col("m").isNotNull())
-        .select("key", "message_id", (F.col("m.generation") - 1).alias("base"), "m.*")
+        .select(*ID, (F.col("m.generation") - 1).alias("base"), "m.*")
         .select(*_MEMO)
     )
 
 
 def _with_memo(made: DataFrame, memo: DataFrame) -> DataFrame:
-    own = F.broadcast(memo.select("key", "message_id", "base"))
-    joined = made.join(own, on=["key", "message_id"], how="left")
+    own = F.broadcast(memo.select(*ID, "base"))
+    joined = made.join(own, on=list(ID), how="left")
     return joined.withColumn("generation", F.col("generation") + F.coalesce("base", F.lit(0))).drop("base")
 
 
 def _based(odd: DataFrame, memo: DataFrame) -> DataFrame:
-    own = F.broadcast(memo.select("key", "message_id", "base"))
-    return odd.join(own, on=["key", "message_id"], how="left").withColumn("base", F.coalesce("base", F.lit(0)))
+    own = F.broadcast(memo.select(*ID, "base"))
+    return odd.join(own, on=list(ID), how="left").withColumn("base", F.coalesce("base", F.lit(0)))
 
 
 def _first_generation(memo: DataFrame) -> DataFrame:
@@ -368,10 +373,12 @@ def _context(events: DataFrame, carried: DataFrame | None) -> DataFrame:
 
 
 def _marks(events: DataFrame, carried: DataFrame | None) -> DataFrame:
-    """(node, desk, mailbox, lane, box, lane_seq, freed, offset) of the lanes that are known."""
+    """(box, track, node, desk, mailbox, lane, lane_seq, freed, offset) of the lanes that are known."""
     known = events.limit(0) if carried is None else carried.where(F.col("role") == "lane")
     freed = F.lit(None).cast("bigint") if carried is None else F.col("memo_freed")
-    return known.select(*LANE, box_of().alias("box"), "lane_seq", freed.alias("freed"), "offset")
+    return known.select(
+        box_of().alias("box"), track_of().alias("track"), *LANE, "lane_seq", freed.alias("freed"), "offset"
+    )
 
 
 class _Known(NamedTuple):
@@ -406,10 +413,18 @@ def _known(nodes: DataFrame) -> _Known:
     )
 
 
-def _stood(events: DataFrame, carried: DataFrame | None) -> DataFrame:
-    """(node, desk, mailbox, offset, ts) of the mailboxes that were full when the batch before ended."""
-    known = events.limit(0) if carried is None else carried.where(F.col("role") == "full")
-    return known.select(*BOX, "offset", F.unix_micros("at").alias("ts"))
+def _stood(carried: DataFrame | None) -> DataFrame | None:
+    """(box, offset, ts) of the mailboxes that were full when the batch before ended."""
+    if carried is None:
+        return None
+    return carried.where(F.col("role") == "full").select(
+        box_of().alias("box"), "offset", F.unix_micros("at").alias("ts")
+    )
+
+
+def _boxes(rows: DataFrame, silent: DataFrame) -> DataFrame:
+    """(box, node, desk, mailbox): the names of mailboxes by their number."""
+    return rows.select("box", *BOX).unionByName(silent.select("box", *BOX)).distinct()
 
 
 def _policies(detail: str | None) -> dict[str, dict[str, Any]]:
@@ -426,7 +441,7 @@ def _policies(detail: str | None) -> dict[str, dict[str, Any]]:
 
 def _amended(before: DataFrame, late: DataFrame) -> DataFrame:
     """Finished rows of which more was told; their outcome stays."""
-    more = late.groupBy("key", "message_id").agg(
+    more = late.groupBy(*ID).agg(
         F.max("offset").alias("more_offset"),
         F.max("lane_seq").alias("more_seq"),
         F.sum(is_("duplicate").cast("int")).alias("more"),
@@ -445,42 +460,41 @@ def _amended(before: DataFrame, late: DataFrame) -> DataFrame:
         "delivered_offset": F.coalesce("delivered_offset", "gave"),
     }
     names = [name for name in silver.COLUMNS if name in before.columns]
-    return before.join(more, on=["key", "message_id"], how="inner").select(
+    return before.join(more, on=list(ID), how="inner").select(
         *(columns[name].alias(name) if name in columns else F.col(name) for name in names)
     )
 
 
 def _numbers(late: DataFrame, before: DataFrame, marks: DataFrame) -> DataFrame:
     """Numbers of lanes that are told first of messages that were finished; the post that took them is lost."""
-    own = before.select("key", "message_id", "generation")
-    top = marks.select("box", "lane", F.col("lane_seq").alias("top"))
+    own = before.select(*MESSAGE)
+    top = marks.select(*PLACE, F.col("lane_seq").alias("top"))
     return (
         late.where((F.col("lane_seq") > 0) & ~is_("duplicate", "refused"))
-        .join(top, on=["box", "lane"], how="left")
+        .join(top, on=list(PLACE), how="left")
         .where(F.col("lane_seq") > F.coalesce("top", F.lit(0)))
-        .groupBy("box", *LANE, "lane_seq", "key", "message_id")
+        .groupBy(*PLACE, *LANE, "lane_seq", *ID)
         .agg(F.min("offset").alias("offset"))
-        .join(own, on=["key", "message_id"], how="inner")
+        .join(own, on=list(ID), how="inner")
     )
 
 
 def _as_marks(numbers: DataFrame) -> DataFrame:
-    return numbers.select(*LANE, "box", "lane_seq", F.lit(None).cast("bigint").alias("freed"), "offset")
+    return numbers.select(*PLACE, *LANE, "lane_seq", F.lit(None).cast("bigint").alias("freed"), "offset")
 
 
 def _takes(late: DataFrame) -> DataFrame:
     return late.where(is_("leased", "delivered") & (F.col("lane_seq") > 0)).select(
-        "box", "lane", "lane_seq", F.col("offset").alias("taken")
+        *PLACE, "lane_seq", F.col("offset").alias("taken")
     )
 
 
-def _answers(rows: DataFrame, answered: DataFrame | None, edges: DataFrame) -> DataFrame:
+def _answers(rows: DataFrame, answered: DataFrame | None, edges: DataFrame | None) -> DataFrame:
     new = (
-        rows.where(F.col("cause_id").isNotNull() & F.col("posted").isNotNull())
-        .join(F.broadcast(edges), on="node", how="left")
+        above(rows.where(F.col("cause_id").isNotNull() & F.col("posted").isNotNull()), edges)
         .select(
             "node", "desk", "cause_id", "commit", F.col("posted_offset").alias("offset"), F.col("posted").alias("ts"),
-            (F.col("posted_offset") > F.coalesce("edge", F.lit(0))).alias("begun"),
+            (F.col("posted_offset") > F.col("edge")).alias("begun"),
         )
     )  # fmt: skip
     if answered is None:

@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 from ...journal.schema import NAMES
 from . import silver
 from .lane import MESSAGE
-from .told import BOX, ENDS, LANE, NEVER, name_of
+from .told import BOX, ENDS, ID, LANE, NEVER, PLACE, name_of
 
 MEMO = ("generation", "memo_freed", "memo_overtaken", "memo_waits", "memo_offset")
 CARRIED = (*NAMES, "role", *MEMO)
@@ -79,13 +79,13 @@ def _messages(
     rows: DataFrame, unfinished: DataFrame, some: DataFrame, over: DataFrame, memo: DataFrame | None
 ) -> DataFrame:
     """The events of unfinished messages; with when finished ones before them in their lane had let go."""
-    lower = Window.partitionBy("box", "lane").orderBy("lane_seq", "first_offset")
+    lower = Window.partitionBy(*PLACE).orderBy("lane_seq", "first_offset")
     lower = lower.rowsBetween(Window.unboundedPreceding, -1)
-    lanes = unfinished.where("lane_seq > 0").select("box", "lane").distinct()
+    lanes = unfinished.where("lane_seq > 0").select(*PLACE).distinct()
     gone = F.max(F.when(silver.closed(), F.col("freed"))).over(lower)
     freed = (
         rows.where("lane_seq > 0")
-        .join(F.broadcast(lanes), on=["box", "lane"], how="left_semi")
+        .join(F.broadcast(lanes), on=list(PLACE), how="left_semi")
         .select(*MESSAGE, gone.alias("freed_before"), silver.closed().alias("is_closed"))
         .where(~F.col("is_closed"))
         .drop("is_closed")
@@ -101,9 +101,7 @@ def _messages(
     else:
         first = memo.withColumn("generation", F.col("base") + 1).drop("base")
         kept = kept.join(first, on=list(MESSAGE), how="left")
-    held = some.join(kept, on=["key", "message_id"], how="inner").where(
-        F.col("offset").between(F.col("from"), F.col("to"))
-    )
+    held = some.join(kept, on=list(ID), how="inner").where(F.col("offset").between(F.col("from"), F.col("to")))
     return _shaped(
         held,
         "message",
@@ -120,8 +118,8 @@ def _messages(
 
 def _refused(some: DataFrame) -> DataFrame:
     """What is told of messages of which nothing was said: their post may still come."""
-    said = some.where(F.col("code") <= ENDS).select("key", "message_id").distinct()
-    refused = some.where(F.col("code") > ENDS).join(said, on=["key", "message_id"], how="left_anti")
+    said = some.where(F.col("code") <= ENDS).select(*ID).distinct()
+    refused = some.where(F.col("code") > ENDS).join(said, on=list(ID), how="left_anti")
     return _shaped(refused, "message", _told())
 
 
@@ -138,9 +136,11 @@ def _told() -> dict[str, Column]:
 
 
 def _surroundings(context: DataFrame, links: DataFrame, stops: DataFrame, unfinished: DataFrame) -> DataFrame:
-    busy = unfinished.groupBy(*BOX).agg(F.min("first_offset").alias("from"))
-    stands = F.col("last").isNull() | (F.col("last") > F.col("from"))
-    lines = links.select(*BOX, "first", "last").unionByName(stops.select(*BOX, "first", "last"))
+    busy = unfinished.groupBy(*BOX).agg(F.min("first_offset").alias("from"), F.min("first_at").alias("begin"))
+    # Where the clock went back, what ended before a message may reach into its life.
+    stands = F.col("last").isNull() | (F.col("last") > F.col("from")) | (F.col("until") > F.col("begin"))
+    line = (*BOX, "first", "last", "until")
+    lines = links.select(*line).unionByName(stops.select(*line))
     needed = (
         lines.join(busy, on=list(BOX), how="left")
         .where(stands)
@@ -158,11 +158,11 @@ def _lanes(rows: DataFrame, marks: DataFrame) -> DataFrame:
     """The highest number of each lane, and when the last of its finished messages had let it go."""
     gone = F.when(silver.closed() & (F.col("freed") < NEVER), F.col("freed"))
     own = rows.where("lane_seq > 0").select(
-        *LANE, "lane_seq", F.col("first_offset").alias("offset"), gone.alias("freed")
+        *PLACE, *LANE, "lane_seq", F.col("first_offset").alias("offset"), gone.alias("freed")
     )
     return _shaped(
-        own.unionByName(marks.select(*LANE, "lane_seq", "offset", "freed"))
-        .groupBy(*LANE)
+        own.unionByName(marks.select(*PLACE, *LANE, "lane_seq", "offset", "freed"))
+        .groupBy(*PLACE, *LANE)
         .agg(F.max(F.struct("lane_seq", "offset")).alias("top"), F.max("freed").alias("freed")),
         "lane",
         {

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from .told import BOX, box_of
+from .told import BOX, box_of, spot_of, track_of
 
 CONTEXT_EVENTS = ("connected", "disconnected", "started", "paused", "resumed")
 
@@ -97,11 +97,12 @@ def openings(context: DataFrame, known: DataFrame | None) -> DataFrame:
 
 
 def changes(links: DataFrame, stops: DataFrame) -> DataFrame:
-    """(box, node, desk, place, t, online, paused): what an instant adds to the connections and pauses that stand.
+    """(box, spot, place, t, online, paused): what an instant adds to the connections and pauses that stand.
 
-    ``place`` is a lane where that was paused by itself; all that concerns its mailbox is there too.
+    ``place`` is the number of a lane where that was paused by itself, and 0 elsewhere; all that concerns its mailbox
+    is there too.
     """
-    alone = stops.where(F.col("lane") != "").select(*BOX, F.col("lane").alias("place")).distinct()
+    alone = stops.where(F.col("lane") != "").select(*BOX, track_of().alias("place")).distinct()
     zero = F.lit(0)
 
     def edges(frame: DataFrame, name: str) -> DataFrame:
@@ -122,8 +123,12 @@ def changes(links: DataFrame, stops: DataFrame) -> DataFrame:
             edges(stops.where(F.col("lane") == ""), "paused").select(*BOX, "t", zero.alias("online"), "paused")
         )
     )
-    everywhere = shared.withColumn("place", F.lit("")).unionByName(shared.join(alone, on=list(BOX), how="inner"))
-    own = edges(stops.where(F.col("lane") != ""), "paused").select(
-        *BOX, "t", zero.alias("online"), "paused", F.col("lane").alias("place")
+    everywhere = shared.withColumn("place", F.lit(0).cast("bigint")).unionByName(
+        shared.join(alone, on=list(BOX), how="inner")
     )
-    return everywhere.unionByName(own).select(box_of().alias("box"), "node", "desk", "place", "t", "online", "paused")
+    own = edges(stops.where(F.col("lane") != ""), "paused").select(
+        *BOX, "t", zero.alias("online"), "paused", track_of().alias("place")
+    )
+    return everywhere.unionByName(own).select(
+        box_of().alias("box"), spot_of().alias("spot"), "place", "t", "online", "paused"
+    )

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from .told import BOX, NEVER
+from .told import NEVER, above, spot_of
 
 HOUR_US = 3_600_000_000
-LINE = ("box", *BOX, "offset", "ts", "change")
+MOVES = ("box", "spot", "offset", "ts", "change", "fresh")
 CAPS_DDL = "node string, desk string, cap bigint, since bigint, till bigint"
 """What a desk of a node allows, from one offset up to another."""
 
@@ -25,8 +25,11 @@ def hour(us: Column) -> Column:
     return us - F.pmod(us, F.lit(HOUR_US))
 
 
-def moves(rows: DataFrame, steps: DataFrame) -> DataFrame:
-    """(box, node, desk, mailbox, offset, ts, change): into a mailbox (1) and out of it (-1)."""
+def moves(rows: DataFrame, steps: DataFrame, edges: DataFrame | None) -> DataFrame:
+    """(box, spot, offset, ts, change, fresh): into a mailbox (1) and out of it (-1); whether that is news.
+
+    A desk of a node is a number, too: ``spot``. Where there are no ``edges``, all is news.
+    """
 
     def move(offset: str, at: str, change: int) -> Column:
         value = F.struct(
@@ -35,31 +38,40 @@ def moves(rows: DataFrame, steps: DataFrame) -> DataFrame:
         return F.when(F.col(offset).isNotNull(), value)
 
     both = F.array_compact(F.array(move("posted_offset", "posted", 1), move("finished_offset", "finished", -1)))
-    plain = rows.where("plain").select("box", *BOX, F.explode(both).alias("m")).select("box", *BOX, "m.*")
-    other = steps.where("change <> 0").select("box", *BOX, "offset", "ts", F.col("change").cast("bigint"))
-    return plain.select(*LINE).unionByName(other.select(*LINE))
+    plain = above(rows.where("plain"), edges).select("box", spot_of().alias("spot"), "edge", F.explode(both).alias("m"))
+    other = above(steps.where("change <> 0"), edges)
+    fresh = (F.col("offset") > F.col("edge")).alias("fresh")
+    return (
+        plain.select("box", "spot", "edge", "m.*")
+        .select(*MOVES[:-1], fresh)
+        .unionByName(
+            other.select("box", spot_of().alias("spot"), "offset", "ts", F.col("change").cast("bigint"), fresh)
+        )
+    )
 
 
-def rises(moved: DataFrame, edges: DataFrame) -> DataFrame:
-    """(node, desk, mailbox, w, n, since, peak, desk_peak): what each hour made of the depth of a mailbox.
+def rises(moved: DataFrame) -> DataFrame:
+    """(box, spot, w, n, since, last, more, peak, desk_peak): what each hour made of the depth of a mailbox.
 
-    By how much it changed from an offset on, how far it rose meanwhile, and how far that of its desk did at its moves.
-    Only what is above the edge counts; what several batches tell of an hour follows on.
+    By how much it changed from an offset on and up to another, how many came in, how far it rose meanwhile, and how
+    far that of its desk did at its moves. Only what is news counts; what several batches tell of an hour follows on.
     """
-    desk = Window.partitionBy("node", "desk", "w").orderBy("offset")
-    box = Window.partitionBy(*BOX, "w").orderBy("offset")
+    desk = Window.partitionBy("spot", "w").orderBy("offset")
+    box = Window.partitionBy("box", "w").orderBy("offset")
     so_far = (Window.unboundedPreceding, Window.currentRow)
     return (
-        _new(moved, edges)
-        .select(*BOX, hour(F.col("ts")).alias("w"), "offset", "change")
+        moved.where("fresh")
+        .select("box", "spot", hour(F.col("ts")).alias("w"), "offset", "change")
         # Moved once: what is together by desk and hour is so by mailbox, too.
-        .repartition("node", "desk", "w")
+        .repartition("spot", "w")
         .withColumn("in_desk", F.sum("change").over(desk.rowsBetween(*so_far)))
         .withColumn("in_box", F.sum("change").over(box.rowsBetween(*so_far)))
-        .groupBy(*BOX, "w")
+        .groupBy("box", "w", "spot")
         .agg(
             F.sum("change").alias("n"),
             F.min("offset").alias("since"),
+            F.max("offset").alias("last"),
+            F.sum(F.greatest("change", F.lit(0))).alias("more"),
             F.greatest(F.max("in_box"), F.lit(0)).alias("peak"),
             F.greatest(F.max("in_desk"), F.lit(0)).alias("desk_peak"),
         )
@@ -67,75 +79,90 @@ def rises(moved: DataFrame, edges: DataFrame) -> DataFrame:
 
 
 def levels(
-    moved: DataFrame, edges: DataFrame, caps: DataFrame, stood: DataFrame, keep: Callable[[DataFrame], DataFrame]
+    moved: DataFrame,
+    risen: DataFrame,
+    caps: DataFrame,
+    stood: DataFrame | None,
+    keep: Callable[[DataFrame], DataFrame],
 ) -> DataFrame:
-    """(box, node, desk, mailbox, offset, ts, depth, cap, next): the moves of mailboxes that may be full.
+    """(box, offset, ts, depth, cap, next): the moves of mailboxes that are full at one time.
 
-    ``caps`` are as ``CAPS_DDL`` says, ``stood`` the mailboxes that were full (node, desk, mailbox, offset, ts), each
-    since a move. The first row of each is what was before; its instant is known only where it was full then. ``keep``
-    is called with what is little and made of much.
+    ``caps`` are as ``CAPS_DDL`` says, ``risen`` comes of ``rises``, ``stood`` are the mailboxes that were full (box,
+    offset, ts), each since a move; None where there was nothing before. The first row of each is what was before; its
+    instant is known only where it was full then. ``keep`` is called with what is little and made of much.
     """
-    known = moved.join(F.broadcast(edges), on="node", how="left").withColumn("edge", F.coalesce("edge", F.lit(0)))
-    is_new = F.col("offset") > F.col("edge")
-    totals = known.groupBy("box", *BOX).agg(
-        F.sum(F.when(~is_new, F.col("change")).otherwise(0)).alias("level"),
-        F.sum(F.when(is_new & (F.col("change") > 0), F.col("change")).otherwise(0)).alias("more"),
+    zero, none = F.lit(0).cast("bigint"), F.lit(None).cast("bigint")
+    allowed = caps.select(spot_of().alias("spot"), "cap", "since", "till")
+    least = F.broadcast(allowed.groupBy("spot").agg(F.min("cap").alias("least")))
+    hours = Window.partitionBy("box").orderBy("since")
+    begun = F.coalesce(F.sum("n").over(hours.rowsBetween(Window.unboundedPreceding, -1)), zero)
+    # Hours follow each other, or the clock went back: then all that came in may have been there at one time.
+    follows = F.coalesce(F.lead("since").over(hours) > F.col("last"), F.lit(True))
+    most = (
+        risen.select("box", "spot", "more", follows.alias("follows"), (begun + F.col("peak")).alias("high"))
+        .groupBy("box", "spot")
+        .agg(F.max("high").alias("high"), F.sum("more").alias("more"), F.min("follows").alias("follows"))
+        .join(least, on="spot", how="inner")
+        .select("box", F.when(F.col("follows"), F.col("high")).otherwise(F.col("more")).alias("added"), "least")
     )
-    least = F.broadcast(caps.groupBy("node", "desk").agg(F.min("cap").alias("least")))
-    before = stood.select(*BOX, F.col("offset").alias("place"), F.col("ts").alias("instant"))
-    chosen = keep(
-        totals.join(least, on=["node", "desk"], how="inner")
-        .join(F.broadcast(before), on=list(BOX), how="left")
-        .where((F.col("level") + F.col("more") >= F.col("least")) | F.col("place").isNotNull())
-    )
+    if stood is None:
+        chosen = most.where("added >= least").select(
+            "box", zero.alias("level"), none.alias("place"), none.alias("instant")
+        )
+    else:
+        held = moved.where("NOT fresh").groupBy("box").agg(F.sum("change").alias("level"))
+        before = stood.select("box", F.col("offset").alias("place"), F.col("ts").alias("instant"))
+        chosen = (
+            most.join(held, on="box", how="full")
+            .join(before, on="box", how="full")
+            .withColumn("level", F.coalesce("level", zero))
+            .where((F.col("level") + F.col("added") >= F.col("least")) | F.col("place").isNotNull())
+            .select("box", "level", "place", "instant")
+        )
+    chosen = keep(chosen)
     begin = chosen.select(
-        "box", *BOX, F.coalesce("place", F.lit(0).cast("bigint")).alias("offset"), F.col("instant").alias("ts"),
+        "box", none.alias("spot"), F.coalesce("place", zero).alias("offset"), F.col("instant").alias("ts"),
         F.col("level").alias("change"), F.col("instant").isNotNull().alias("stands"),
     )  # fmt: skip
     own = (
-        known.where(is_new)
-        .select(*LINE, F.lit(False).alias("stands"))
+        moved.where("fresh")
+        .select("box", "spot", "offset", "ts", "change", F.lit(False).alias("stands"))
         .join(F.broadcast(chosen.select("box")), on="box", how="left_semi")
     )
     order = Window.partitionBy("box").orderBy("offset")
     so_far = order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    allowed = F.broadcast(caps.select(F.col("node").alias("n"), F.col("desk").alias("d"), "cap", "since", "till"))
-    holds = (F.col("node") == F.col("n")) & (F.col("desk") == F.col("d"))
-    holds = holds & (F.col("offset") >= F.col("since")) & (F.col("offset") < F.col("till"))
+    holds = F.broadcast(allowed.withColumnRenamed("spot", "s").withColumnRenamed("since", "from"))
+    inside = (F.col("spot") == F.col("s")) & (F.col("offset") >= F.col("from")) & (F.col("offset") < F.col("till"))
     return keep(
         own.unionByName(begin)
         .withColumn("depth", F.sum("change").over(so_far))
         .withColumn("next", F.lead("ts").over(order))
-        .join(allowed, on=holds, how="left")
+        .join(holds, on=inside, how="left")
         # Who was full was so by what was allowed then.
         .withColumn("cap", F.when(F.col("stands"), F.col("depth")).otherwise(F.coalesce("cap", F.lit(NEVER))))
-        .select("box", *BOX, "offset", "ts", "depth", "cap", "next")
+        .select("box", "offset", "ts", "depth", "cap", "next")
     )
 
 
 def full_hours(line: DataFrame) -> DataFrame:
-    """(w, node, desk, mailbox, full): µs of each hour for which a mailbox was full; told with the move that ends it."""
+    """(w, box, full): µs of each hour for which a mailbox was full; told with the move that ends it."""
     first = hour(F.col("ts"))
     last = F.greatest(first, hour(F.col("next") - 1))
     spent = F.least("next", F.col("w") + HOUR_US) - F.greatest("ts", "w")
     return (
         line.where((F.col("depth") >= F.col("cap")) & (F.col("next") > F.col("ts")))
         .withColumn("w", F.explode(F.sequence(first, last, F.lit(HOUR_US).cast("bigint"))))
-        .groupBy("w", *BOX)
+        .groupBy("w", "box")
         .agg(F.sum(spent).alias("full"))
     )
 
 
 def standing(line: DataFrame) -> DataFrame:
-    """(node, desk, mailbox, offset, ts) of the mailboxes that are full at the end, with the move since which."""
+    """(box, offset, ts) of the mailboxes that are full at the end, with the move since which."""
     last = F.max(F.struct("offset", "ts", "depth", "cap")).alias("l")
     return (
-        line.groupBy("box", *BOX)
+        line.groupBy("box")
         .agg(last)
         .where((F.col("l.depth") >= F.col("l.cap")) & F.col("l.ts").isNotNull())
-        .select(*BOX, "l.offset", "l.ts")
+        .select("box", "l.offset", "l.ts")
     )
-
-
-def _new(moved: DataFrame, edges: DataFrame) -> DataFrame:
-    return moved.join(F.broadcast(edges), on="node", how="left").where(F.col("offset") > F.coalesce("edge", F.lit(0)))

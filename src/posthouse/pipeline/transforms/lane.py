@@ -11,10 +11,8 @@ from collections.abc import Callable
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from .step import ID
-from .told import DONE, FLIES, NEVER, is_
+from .told import DONE, FLIES, ID, NEVER, PLACE, is_, spot_of
 
-PLACE = ("box", "lane")
 MESSAGE = (*ID, "generation")
 BROADCAST_MAX = 2_000_000
 """Waits that are compared with all that was taken in memory."""
@@ -33,12 +31,10 @@ def entries(rows: DataFrame, steps: DataFrame, marks: DataFrame, numbers: DataFr
     """
     stretch = (F.col("state") == DONE) & (F.coalesce("leased", "finished") > F.col("posted"))
     plain = rows.where("plain AND lane_seq > 0").select(
-        "box",
-        "lane",
+        *PLACE,
         "lane_seq",
         *MESSAGE,
-        "node",
-        "desk",
+        spot_of().alias("spot"),
         F.col("posted_offset").alias("offset"),
         "freed",
         F.coalesce(
@@ -56,7 +52,7 @@ def entries(rows: DataFrame, steps: DataFrame, marks: DataFrame, numbers: DataFr
     none = F.lit(None).cast("bigint")
     other = (
         steps.where("said AND lane_seq > 0")
-        .groupBy(*PLACE, "lane_seq", *MESSAGE, "node", "desk")
+        .groupBy(*PLACE, "lane_seq", *MESSAGE, spot_of().alias("spot"))
         .agg(
             F.min("offset").alias("offset"),
             F.min(frees).alias("free"),
@@ -67,8 +63,7 @@ def entries(rows: DataFrame, steps: DataFrame, marks: DataFrame, numbers: DataFr
             *PLACE,
             "lane_seq",
             *MESSAGE,
-            "node",
-            "desk",
+            "spot",
             "offset",
             F.coalesce("free.clock", F.lit(NEVER)).alias("freed"),
             F.coalesce("taken", F.lit(NEVER)).alias("taken"),
@@ -82,9 +77,9 @@ def entries(rows: DataFrame, steps: DataFrame, marks: DataFrame, numbers: DataFr
         *PLACE,
         "lane_seq",
         F.lit(0).cast("bigint").alias("key"),
-        F.lit("").alias("message_id"),
+        F.lit(0).cast("bigint").alias("twin"),
         F.lit(0).alias("generation"),
-        *(F.lit("").alias(name) for name in ("node", "desk")),
+        F.lit(0).cast("bigint").alias("spot"),
         "offset",
         F.coalesce("freed", F.lit(-1)).alias("freed"),
         F.lit(NEVER).alias("taken"),
@@ -98,7 +93,7 @@ def entries(rows: DataFrame, steps: DataFrame, marks: DataFrame, numbers: DataFr
     all_of_it = plain.unionByName(other).unionByName(known)
     if numbers is not None:
         stray = numbers.select(
-            *PLACE, "lane_seq", *MESSAGE, "node", "desk", "offset", F.lit(-1).cast("bigint").alias("freed"),
+            *PLACE, "lane_seq", *MESSAGE, spot_of().alias("spot"), "offset", F.lit(-1).cast("bigint").alias("freed"),
             F.lit(NEVER).alias("taken"), F.lit(-1).cast("bigint").alias("waits"),
             *(none.alias(name) for name in ("since", "until", "due")), F.lit(False).alias("mark"),
             F.lit(False).alias("plain"),
@@ -115,7 +110,7 @@ def entries(rows: DataFrame, steps: DataFrame, marks: DataFrame, numbers: DataFr
         windowed.withColumn("early", F.coalesce(F.col("taken") < F.col("waited_before"), F.lit(False)))
         .where(~F.col("mark") & (gap | F.col("early") | ~F.col("plain") | F.col("since").isNotNull()))
         .select(
-            *PLACE, "lane_seq", *MESSAGE, "node", "desk", "offset", "since", "until", "due", "plain", "seq_before",
+            *PLACE, "lane_seq", *MESSAGE, "spot", "offset", "since", "until", "due", "plain", "seq_before",
             "lane_until", "early",
         )
     )  # fmt: skip
@@ -133,7 +128,7 @@ def overtaken(
     more: DataFrame | None,
     keep: Callable[[DataFrame], DataFrame] | None = None,
 ) -> DataFrame:
-    """(key, message_id, generation, overtaken): the wait's begin and the first that overtook it.
+    """(key, twin, generation, overtaken): the wait's begin and the first that overtook it.
 
     ``more`` are steps of messages that were finished before: (box, lane, lane_seq, taken). ``keep`` is
     called with what is little and made of much, where a batch is large.
@@ -205,7 +200,7 @@ def overtaken(
 
 
 def quiet_until(rows: DataFrame, quiet: DataFrame) -> DataFrame:
-    """(key, message_id, generation, quiet_until) of desks that wait for quiet: (node, desk, quiet_us, quiet_max_us)."""
+    """(key, twin, generation, quiet_until) of desks that wait for quiet: (node, desk, quiet_us, quiet_max_us)."""
     own = rows.where("lane_seq > 0 AND posted IS NOT NULL").join(F.broadcast(quiet), on=["node", "desk"], how="inner")
     up = Window.partitionBy(*PLACE).orderBy("lane_seq", "first_offset")
     down = Window.partitionBy(*PLACE).orderBy(F.desc("lane_seq"), F.desc("first_offset"))

@@ -10,10 +10,10 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from .told import CODE, DONE, ENDS, FLIGHT, KEY, NEVER, READY, ends, is_, outcome_of
+from .told import CODE, DONE, ENDS, FLIGHT, ID, KEY, NEVER, READY, ends, is_, outcome_of
 
 ROW = (
-    "box", "key", *KEY, "generation", "lane", "lane_seq", "kind", "size_bytes", "cause_id", "commit", "posted",
+    "box", *ID, *KEY, "generation", "lane", "track", "lane_seq", "kind", "size_bytes", "cause_id", "commit", "posted",
     "posted_offset", "first_leased", "received", "finished", "finished_offset", "delivered_offset", "outcome",
     "state", "last_code", "reason", "error", "attempts", "lives", "live", "expires", "first_offset", "last_offset",
     "first_at", "duplicates", "freed", "freed_offset", "late", "flight_us", "aside_us", "plain", "due", "lease_offset",
@@ -40,17 +40,17 @@ def grouped(told: DataFrame) -> DataFrame:
         .when(ends(), _END)
         .otherwise(_ODD)
     )
-    post = ("node", "desk", "mailbox", "sender", "lane", "kind", "size_bytes", "cause_id", "due", "expires")
+    post = (*KEY, "lane", "kind", "size_bytes", "cause_id", "due", "expires")
     # Only what is looked at further on is moved: of most events that is little.
     moved = told.select(
-        "box", "key", "message_id", "offset", "ts", "commit", "code", "lane_seq", shape.cast("bigint").alias("shape"),
+        "box", *ID, "offset", "ts", "commit", "code", "lane_seq", shape.cast("bigint").alias("shape"),
         *(F.when(posts, F.col(name)).alias(name) for name in post),
         *(F.when(leases, F.col(name)).alias(name) for name in ("attempt", "holder")),
         *(F.when(ends(), F.col(name)).alias(name) for name in ("reason", "error")),
     )  # fmt: skip
     return (
         moved.repartition("box")
-        .groupBy("key", "message_id", "box")
+        .groupBy(*ID, "box")
         .agg(
             F.min(F.when(posts, F.struct("offset", "ts", "commit", *post))).alias("post"),
             F.min(F.when(leases, F.struct("offset", "ts", "commit", "attempt", "holder"))).alias("lease"),
@@ -101,7 +101,8 @@ def plain_rows(groups: DataFrame) -> DataFrame:
     )
     made = groups.withColumn("by_lease", leased & over)
     columns = {
-        **{name: F.col(f"post.{name}") for name in ("node", "desk", "mailbox", "sender")},
+        **{name: F.col(f"post.{name}") for name in KEY},
+        "track": F.xxhash64("post.lane"),
         **{name: F.col(f"post.{name}") for name in ("lane", "kind", "size_bytes", "cause_id", "commit", "expires")},
         "generation": F.when(F.col("plain"), 1),
         "posted": F.col("post.ts"),

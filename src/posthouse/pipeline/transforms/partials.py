@@ -7,6 +7,7 @@ while it is unfinished is in the part `open`, which each batch replaces. All oth
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame
@@ -15,7 +16,7 @@ from pyspark.sql import functions as F
 from ..schema import OPEN
 from .fullness import full_hours, hour
 from .silver import closed, outcome
-from .told import BOX, CODE, DONE, FLIGHT, is_
+from .told import BOX, CODE, DONE, FLIGHT, above, is_
 
 HOURLY = ("posted", "finished", "refused", "failed", "succeeded", "full")
 """Numbers of a mailbox's hour."""
@@ -59,27 +60,25 @@ def cluster(error: Column) -> Column:
     return F.substring(F.regexp_replace(F.trim(F.coalesce(error, F.lit(""))), variable, "#"), 1, 500)
 
 
-def of_messages(rows: DataFrame) -> DataFrame:
-    """What messages are in the books, and how long the delivered ones took."""
+def of_messages(rows: DataFrame, put: Callable[[DataFrame], DataFrame]) -> DataFrame:
+    """What messages are in the books, and how long the delivered ones took. ``put`` keeps what both are summed of."""
     orphan = F.col("posted").isNull()
-    window = hour(F.coalesce("posted", "first_at"))
-    books = (
+    took = F.greatest(F.col("finished") - F.col("posted"), F.lit(0))
+    timed = closed() & (F.col("outcome") == "delivered")
+    by = ("closed", "w", "node", "desk", "kind", "measure", "label")
+    counted = put(
         rows.select(
-            closed().alias("closed"), window.alias("w"), "node", "desk", "kind",
+            closed().alias("closed"), hour(F.coalesce("posted", "first_at")).alias("w"), "node", "desk", "kind",
             F.when(orphan, F.lit("orphan")).otherwise(outcome()).alias("measure"),
             # The remainder is listed by id.
             F.when(orphan, F.col("message_id")).otherwise(F.lit("")).alias("label"),
+            F.when(timed, F.col("live")).alias("live"), F.when(timed, bucket_of(took)).alias("bucket"),
         )
-        .groupBy("closed", "w", "node", "desk", "kind", "measure", "label")
+        .groupBy(*by, "live", "bucket")
         .agg(F.count(F.lit(1)).alias("n"))
     )  # fmt: skip
-    took = F.greatest(F.col("finished") - F.col("posted"), F.lit(0))
-    latency = (
-        rows.where(closed() & (F.col("outcome") == "delivered"))
-        .select(window.alias("w"), "node", "desk", "kind", "live", bucket_of(took).alias("bucket"))
-        .groupBy("w", "node", "desk", "kind", "live", "bucket")
-        .agg(F.count(F.lit(1)).alias("n"))
-    )
+    books = counted.groupBy(*by).agg(F.sum("n").alias("n"))
+    latency = counted.where(F.col("bucket").isNotNull())
     return _partials(
         books,
         "books",
@@ -103,16 +102,18 @@ def taken_off(before: DataFrame) -> DataFrame:
         F.unix_micros("posted_at").alias("first_at"), "node", "desk", "kind", "message_id", "outcome", "live",
         F.lit(DONE).alias("state"), F.lit(-1).alias("last_code"),
     )  # fmt: skip
-    return of_messages(gone).withColumn("n", -F.col("n"))
+    return of_messages(gone, lambda frame: frame).withColumn("n", -F.col("n"))
 
 
-def of_events(rows: DataFrame, steps: DataFrame, silent: DataFrame, edges: DataFrame) -> DataFrame:
-    """What each hour of a mailbox saw: into its depth and out of it, attempts that ended, refusals; and the silent."""
-    rows = rows.join(F.broadcast(edges), on="node", how="left").withColumn("edge", F.coalesce("edge", F.lit(0)))
-    steps = steps.join(F.broadcast(edges), on="node", how="left").withColumn("edge", F.coalesce("edge", F.lit(0)))
-    silent = silent.join(F.broadcast(edges), on="node", how="left").where(
-        F.col("offset") > F.coalesce("edge", F.lit(0))
-    )
+def of_events(
+    rows: DataFrame, steps: DataFrame, silent: DataFrame, edges: DataFrame | None, boxes: DataFrame
+) -> DataFrame:
+    """What each hour of a mailbox saw: into its depth and out of it, attempts that ended, refusals; and the silent.
+
+    ``boxes`` are the names of mailboxes by their number. Where there are no ``edges``, all is news.
+    """
+    rows, steps, silent = (above(frame, edges) for frame in (rows, steps, silent))
+    silent = silent.where("offset > edge")
     none = F.lit(0)
 
     def item(at: Column, **counts: Column) -> Column:
@@ -131,25 +132,26 @@ def of_events(rows: DataFrame, steps: DataFrame, silent: DataFrame, edges: DataF
             )
         )
     )
-    plain = rows.where("plain").select(*BOX, F.explode(items).alias("i"))
+    plain = rows.where("plain").select("box", F.explode(items).alias("i"))
     moved = steps.where("change <> 0 AND offset > edge").select(
-        *BOX,
+        "box",
         item(F.col("ts"), posted=(F.col("change") > 0).cast("int"), finished=(F.col("change") < 0).cast("int")).alias(
             "i"
         ),
     )
     fails = F.col("lease_end.code").isin([CODE[name] for name in FAILED])
     ended = steps.where(is_("leased") & F.col("counts") & (F.col("lease_end.offset") > F.col("edge"))).select(
-        *BOX, item(F.col("lease_end.ts"), failed=fails, succeeded=~fails).alias("i")
+        "box", item(F.col("lease_end.ts"), failed=fails, succeeded=~fails).alias("i")
     )
     full = silent.where(is_("refused") & F.col("reason").isin(*FULL)).select(
-        *BOX, item(F.col("ts"), refused=F.lit(1)).alias("i")
+        "box", item(F.col("ts"), refused=F.lit(1)).alias("i")
     )
     hours = (
         reduce(DataFrame.unionByName, (plain, moved, ended, full))
-        .select(*BOX, "i.*")
-        .groupBy("w", *BOX)
+        .select("box", "i.*")
+        .groupBy("w", "box")
         .agg(*(F.sum(name).alias(name) for name in HOURLY))
+        .join(boxes, on="box", how="inner")
     )
     counted = silent.groupBy(
         hour(F.col("ts")).alias("w"), "node", "desk", "kind",
@@ -162,24 +164,25 @@ def of_events(rows: DataFrame, steps: DataFrame, silent: DataFrame, edges: DataF
     )
 
 
-def of_depth(risen: DataFrame, line: DataFrame | None) -> DataFrame:
+def of_depth(risen: DataFrame, line: DataFrame | None, boxes: DataFrame) -> DataFrame:
     """How far depths rose, of mailboxes and of desks (measure `desk`), and how long mailboxes were full.
 
-    ``risen`` and ``line`` come of ``fullness``; there is no line where nothing is said of what is allowed.
+    ``risen`` and ``line`` come of ``fullness``; there is no line where nothing is said of what is allowed. ``boxes``
+    are the names of mailboxes by their number.
     """
     of = {name: F.col(name) for name in ("n", "peak", "since")}
-    desks = risen.groupBy("node", "desk", "w").agg(
+    named = risen.join(boxes, on="box", how="inner")
+    desks = named.groupBy("node", "desk", "w").agg(
         F.sum("n").alias("n"), F.max("desk_peak").alias("peak"), F.min("since").alias("since")
     )
-    found = _partials(risen, "peaks", mailbox=F.col("mailbox"), **of).unionByName(
+    found = _partials(named, "peaks", mailbox=F.col("mailbox"), **of).unionByName(
         _partials(desks, "peaks", measure=F.lit("desk"), **of)
     )
     if line is None:
         return found
     zeros = {name: F.lit(0) for name in HOURLY}
-    return found.unionByName(
-        _partials(full_hours(line), "hours", mailbox=F.col("mailbox"), **(zeros | {"full": F.col("full")}))
-    )
+    full = full_hours(line).join(boxes, on="box", how="inner")
+    return found.unionByName(_partials(full, "hours", mailbox=F.col("mailbox"), **(zeros | {"full": F.col("full")})))
 
 
 def _deaths(rows: DataFrame, steps: DataFrame) -> DataFrame:

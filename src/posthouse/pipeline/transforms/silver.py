@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from ..schema import ATTEMPTS, MESSAGES, OPEN, VOLATILE, WAITS
 from .lane import MESSAGE
-from .told import CODE, DONE, KEY, is_, name_of
+from .told import CODE, DONE, ID, KEY, is_, name_of
 from .wait import CAUSES
 
 COLUMNS = tuple(name for name in MESSAGES.names if name not in VOLATILE)
@@ -76,7 +76,7 @@ def refusals(told: DataFrame, rows: DataFrame) -> DataFrame:
     """Rows of messages that were refused and never posted. ``told`` holds all events of those that were refused."""
     first = F.struct("offset", "ts", "lane", "kind", "size_bytes", "reason", "error", "cause_id")
     only = (
-        told.groupBy("key", *KEY)
+        told.groupBy(*ID, *KEY)
         .agg(
             F.min(F.when(is_("refused"), first)).alias("f"),
             F.min("offset").alias("first_offset"),
@@ -84,7 +84,7 @@ def refusals(told: DataFrame, rows: DataFrame) -> DataFrame:
             F.sum(is_("duplicate").cast("int")).cast("int").alias("duplicates"),
         )
         .where(F.col("f").isNotNull())
-        .join(rows.select("key", "message_id"), on=["key", "message_id"], how="left_anti")
+        .join(rows.select(*ID), on=list(ID), how="left_anti")
     )
     values = {
         "part": F.lit(OPEN),

@@ -11,9 +11,8 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from .life import ROW
-from .told import CODE, DONE, ENDS, FLIES, FLIGHT, KEY, NEVER, ends, is_, outcome_of, state_of
+from .told import CODE, DONE, ENDS, FLIES, FLIGHT, ID, KEY, NEVER, ends, is_, outcome_of, state_of
 
-ID = ("key", "message_id")
 _LATER = (1, Window.unboundedFollowing)
 _SO_FAR = (Window.unboundedPreceding, Window.currentRow)
 _BEFORE = (Window.unboundedPreceding, -1)
@@ -88,7 +87,7 @@ def clipped(instant: Column) -> Column:
 def rows(steps: DataFrame) -> DataFrame:
     """One row a message and generation of which anything was said but that it was refused or a duplicate."""
     said, counts, leases = F.col("said"), F.col("counts"), is_("leased") & F.col("counts")
-    of = F.struct("offset", "ts", *KEY, "lane", "kind", "size_bytes", "cause_id", "commit")
+    of = F.struct("offset", "ts", *KEY, "lane", "track", "kind", "size_bytes", "cause_id", "commit")
     given_back = F.col("lease_end.code").isin(CODE["released"], CODE["recalled"])
     delivers = leases & (F.col("lease_end.code") == CODE["delivered"])
     length = F.when(counts & F.col("closed"), clipped(F.col("until")) - clipped(F.col("clock")))
@@ -129,8 +128,8 @@ def rows(steps: DataFrame) -> DataFrame:
     )
     over = F.col("outcome").isNotNull()
     columns = {
-        **{name: F.col(f"of.{name}") for name in KEY if name != "message_id"},
-        **{name: F.col(f"of.{name}") for name in ("lane", "kind", "size_bytes")},
+        **{name: F.col(f"of.{name}") for name in KEY},
+        **{name: F.col(f"of.{name}") for name in ("lane", "track", "kind", "size_bytes")},
         "cause_id": F.coalesce("post.cause_id", "first.cause_id"),
         "commit": F.col("post.commit"),
         "posted": F.col("post.ts"),

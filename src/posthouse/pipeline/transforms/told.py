@@ -15,6 +15,10 @@ KEY = IDENTITY
 """What a message is known by; a second `posted` of the same is its next generation."""
 BOX = ("node", "desk", "mailbox")
 LANE = (*BOX, "lane")
+ID = ("key", "twin")
+"""Two numbers for a message's key: unique, and quicker to group by than five texts."""
+PLACE = ("box", "track")
+"""Two numbers for a lane."""
 
 EVENTS = (
     "posted", "retried", "released", "recalled", "unparked", "redriven", "leased", "received", "parked", "uncertain",
@@ -69,9 +73,32 @@ def box_of() -> Column:
     return F.xxhash64(*BOX)
 
 
+def spot_of() -> Column:
+    """A number for a desk of a node."""
+    return F.xxhash64("node", "desk")
+
+
+def above(frame: DataFrame, edges: DataFrame | None) -> DataFrame:
+    """With its node's ``edge``: what lies above is news. Where there are no edges, all is."""
+    if edges is None:
+        return frame.withColumn("edge", F.lit(0).cast("bigint"))
+    own = F.broadcast(edges.select("node", F.col("edge")))
+    return frame.join(own, on="node", how="left").withColumn("edge", F.coalesce("edge", F.lit(0)))
+
+
 def key_of() -> Column:
-    """A number for a message's key: with the id it is unique, and quicker to group by than five texts."""
+    """A number for a message's key; see ``twin_of``."""
     return F.xxhash64(*KEY)
+
+
+def twin_of() -> Column:
+    """A second number, of the id alone: no two messages have both in common."""
+    return F.xxhash64("message_id")
+
+
+def track_of() -> Column:
+    """A number for a lane among those of its mailbox."""
+    return F.xxhash64("lane")
 
 
 def told(events: DataFrame) -> DataFrame:
@@ -87,6 +114,8 @@ def told(events: DataFrame) -> DataFrame:
         .select(
             box_of().alias("box"),
             key_of().alias("key"),
+            twin_of().alias("twin"),
+            track_of().alias("track"),
             *KEY,
             "offset",
             F.unix_micros("at").alias("ts"),

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from .lane import MESSAGE
 from .step import clipped
-from .told import READY
+from .told import PLACE, READY, spot_of
 
 CAUSES = ("paused", "offline", "backoff", "quiet", "lane", "idle")
 """What a waiting message waited for; in flight and set aside are told by its own events."""
@@ -20,8 +20,8 @@ _INSTANT = "struct<t:bigint,whole:int,backoff:int,quiet:int,lane:int,idle:int>"
 
 
 def stretches(rows: DataFrame, steps: DataFrame, entries: DataFrame) -> DataFrame:
-    """(box, node, desk, lane, key, message_id, generation, since, until, due, lane_until, last) of closed messages."""
-    of = ("box", "node", "desk", "lane", *MESSAGE, "since", "until", "due", "lane_until")
+    """(box, track, spot, key, twin, generation, since, until, due, lane_until, last) of closed messages."""
+    of = (*PLACE, "spot", *MESSAGE, "since", "until", "due", "lane_until")
     in_lane = entries.where(F.col("plain") & F.col("since").isNotNull()).select(*of)
     none = F.lit(None).cast("bigint")
     loose = (
@@ -29,6 +29,7 @@ def stretches(rows: DataFrame, steps: DataFrame, entries: DataFrame) -> DataFram
         .withColumn("since", F.col("posted"))
         .withColumn("until", F.coalesce("leased", "finished"))
         .withColumn("lane_until", none)
+        .withColumn("spot", spot_of())
         .select(*of)
     )
     before = entries.where("NOT plain").groupBy(*MESSAGE).agg(F.max("lane_until").alias("lane_until"))
@@ -37,34 +38,34 @@ def stretches(rows: DataFrame, steps: DataFrame, entries: DataFrame) -> DataFram
         .withColumn("since", clipped(F.col("clock")))
         .withColumn("until", clipped(F.col("until")))
         .join(before, on=list(MESSAGE), how="left")
+        .withColumn("spot", spot_of())
         .select(*of, F.col("next_offset").alias("last"))
     )
     return in_lane.unionByName(loose).unionByName(other, allowMissingColumns=True).where("until > since")
 
 
 def spent(stretches: DataFrame, changes: DataFrame, opened: DataFrame) -> DataFrame:
-    """(key, message_id, generation, wait_…): what the stretches of each message went to.
+    """(key, twin, generation, wait_…): what the stretches of each message went to.
 
     Stretches have lane_until and quiet_until besides; ``changes`` and ``opened`` come of ``context``.
     """
-    alone = F.broadcast(changes.where(F.col("place") != "").select("box", "place").distinct())
+    alone = F.broadcast(changes.where("place <> 0").select("box", "place").distinct())
     placed = stretches.join(
-        alone, on=[stretches["box"] == alone["box"], stretches["lane"] == alone["place"]], how="left"
+        alone, on=[stretches["box"] == alone["box"], stretches["track"] == alone["place"]], how="left"
     )
     asked = placed.select(
         stretches["box"],
-        "node",
-        "desk",
-        F.coalesce("place", F.lit("")).alias("place"),
+        "spot",
+        F.coalesce("place", F.lit(0)).alias("place"),
         *MESSAGE,
         F.explode(_instants()).alias("i"),
     ).select(
-        "box", "node", "desk", "place", *MESSAGE, F.col("i.t").alias("t"), F.lit(0).alias("online"),
+        "box", "spot", "place", *MESSAGE, F.col("i.t").alias("t"), F.lit(0).alias("online"),
         F.lit(0).alias("paused"), *(F.col(f"i.{name}").alias(f"c_{name}") for name in ("whole", *CAUSES[2:])),
     )  # fmt: skip
     line = (
         asked.unionByName(changes, allowMissingColumns=True)
-        .join(F.broadcast(opened), on=["node", "desk"], how="left")
+        .join(F.broadcast(opened), on="spot", how="left")
         .repartition("box")
     )
     order = Window.partitionBy("box", "place").orderBy("t")
