@@ -106,16 +106,16 @@ class Courier:
                     self.line(box.mailbox)
             after = (page[-1].desk, page[-1].mailbox)
 
-    def posted(self, peer: str) -> None:
+    def posted(self, peer: str, trade: str = "") -> None:
         """Something new waits for a peer."""
         line = self.line(peer)
         if line is not None:
-            line.knock()
+            line.knock(trade)
 
-    def wants(self, peer: str) -> Lease | None:
-        """For whoever posts: a lease to go with it, if it can be sent at once; ``gets`` is told what it gave."""
+    def wants(self, peer: str, trade: str) -> Lease | None:
+        """For whoever posts: a lease to go with it, if it can be sent soon; ``gets`` is told what it gave."""
         line = self._lines.get(peer)
-        return None if line is None else line.wants()
+        return None if line is None else line.wants(trade)
 
     def gets(self, peer: str, lease: Lease, outcome: Outcome | None) -> None:
         """What the lease of ``wants`` gave; None: nobody knows."""

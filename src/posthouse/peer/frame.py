@@ -8,6 +8,7 @@ are not UTF-8 are refused (BadFrame). Fields that are not known are passed over.
 from __future__ import annotations
 
 import json
+import os
 import re
 import struct
 from typing import Any, NamedTuple, NoReturn
@@ -43,8 +44,10 @@ PRIVATE_TYPES = frozenset(
 """Types that a trade's parties send each other, and that are numbered, kept and acknowledged."""
 
 _LENGTH = struct.Struct(">I")
-_LONG_NUMBER = re.compile(rb"[\[:,\-\s][0-9]{19}")
-"""Where such a number may stand behind something; a text may hold the same, and is then read more slowly."""
+_DIGITS = bytes(48 if 48 <= byte < 58 else 32 for byte in range(256))
+_LONG = b"0" * 19
+_LONG_NUMBER = re.compile(rb"(?:^|[\[:,\-\s])[0-9]{19}")
+"""What may be a number of more than 63 bits; a text may hold the same, and is then read more slowly."""
 _STRICT = orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 
 
@@ -67,6 +70,12 @@ class Direct(NamedTuple):
     signature: str = ""
     capabilities: tuple[str, ...] = ()
     """What its sender can do; see ``capability``."""
+
+
+def new_id() -> str:
+    """A new name for a message: a UUID of random bits, as other nodes make them."""
+    text = os.urandom(16).hex()
+    return f"{text[:8]}-{text[8:12]}-4{text[13:16]}-{'89ab'[int(text[16], 16) & 3]}{text[17:20]}-{text[20:]}"
 
 
 class Ack(NamedTuple):
@@ -189,7 +198,7 @@ def acknowledged(answer: Direct) -> Ack:
 
 def loads(data: bytes) -> Any:
     """The value that a JSON text stands for; BadFrame if it is not exactly that."""
-    if data.count(b"[") + data.count(b"{") <= DEPTH_MAX and not data[:1].isdigit() and not _LONG_NUMBER.search(data):
+    if data.count(b"[") + data.count(b"{") <= DEPTH_MAX and not _has_long_number(data):
         # What is written back byte for byte holds no key twice, and nothing that was read as something else.
         try:
             value = orjson.loads(data)
@@ -215,6 +224,10 @@ def loads(data: bytes) -> Any:
         except UnicodeEncodeError:
             raise BadFrame("a text holds half of a surrogate pair") from None
     return value
+
+
+def _has_long_number(data: bytes) -> bool:
+    return _LONG in data.translate(_DIGITS) and _LONG_NUMBER.search(data) is not None
 
 
 def _depth(text: str) -> int:

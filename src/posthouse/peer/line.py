@@ -106,8 +106,8 @@ class Line:
         self._knocked = False
         self._looked = False
         """Since the last look nothing has come to its end."""
-        self._wanted = False
-        """Whoever posts has a lease of ours under way."""
+        self._wanted: dict[str, Run | None] = {}
+        """Leases that whoever posts has under way, and what they are to go on with."""
         self._bell = asyncio.Event()
         self._room = asyncio.Event()
         self.task = asyncio.create_task(self._run(), name=f"line to {self.name}")
@@ -119,10 +119,11 @@ class Line:
         self._bell.set()
         self._room.set()
 
-    def knock(self) -> None:
+    def knock(self, trade: str = "") -> None:
         """Something new is there: try at once, though the peer was away, unless it was tried just now."""
-        self._knocked = True
-        self._bell.set()
+        if trade not in self._runs:  # else it is taken as what was sent before it is settled
+            self._knocked = True
+            self._bell.set()
 
     @property
     def is_there(self) -> bool:
@@ -213,16 +214,29 @@ class Line:
         courier.held.add(lease.token)
         return lease
 
-    def wants(self) -> Lease | None:
-        """For whoever posts: a lease to go with it, if it can be sent at once."""
-        if not self.is_there or self._courier.closed or self._runs or self._wanted or self._free <= 0:
+    def wants(self, trade: str) -> Lease | None:
+        """For whoever posts to a trade: a lease to go with it, if it can be sent at once, or as the next."""
+        run = self._runs.get(trade)
+        if self._courier.closed or not self.is_there:
             return None
-        self._wanted = True
-        return self._lease()
+        if run is None:
+            if self._runs or self._wanted or self._free <= 0:
+                return None
+            lease = self._lease()
+        else:
+            more = run.ahead - len(run.waiting)
+            if run.refilling or run.failing or more <= 0:
+                return None
+            run.refilling = True
+            lease = self._lease(trade, more)
+        self._wanted[lease.token] = run
+        return lease
 
     def gets(self, lease: Lease, outcome: Outcome | None) -> None:
         """What that lease gave; None: nobody knows."""
-        self._wanted = False
+        run = self._wanted.pop(lease.token, None)
+        if run is not None:
+            run.refilling = False
         if outcome is None:
             self._give_back(lease.token)
         else:

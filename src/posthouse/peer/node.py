@@ -16,7 +16,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -179,7 +178,7 @@ class Peer:
         if known is None:
             check_peer(peer, self.id)
         ends_s = timeout_s or (known.timeout_s if known else 0) or now // SECOND + self.limits.timeout_s
-        id = id or str(uuid.uuid4())
+        id = id or frame.new_id()
         body = frame.dumps(payload)
         post = outgoing(peer, trade, type, body, id, order, ends_s, now, self.limits.stop_s)
         # Found out now, not when it is sent.
@@ -194,15 +193,15 @@ class Peer:
             record = self.session.opened(peer, now, ends_s) if known is None else known._replace(timeout_s=ends_s)
             self.session.know(trade, record)
             command = Together((Keep(TRADES, trade, record.encode()), post))
-        outcome = await self._post(peer, command)
+        outcome = await self._post(peer, trade, command)
         if isinstance(outcome, Refused):
             raise OutboxFull(f"the outbox does not take it: {outcome.detail or outcome.reason}")
-        self.courier.posted(peer)
+        self.courier.posted(peer, trade)
         return id
 
-    async def _post(self, peer: str, post: Command) -> Outcome:
-        """Post a message; where it can be sent at once, it is taken for that in the same commit."""
-        lease = self.courier.wants(peer)
+    async def _post(self, peer: str, trade: str, post: Command) -> Outcome:
+        """Post a message; where it can be sent soon, it is taken for that in the same commit."""
+        lease = self.courier.wants(peer, trade)
         if lease is None:
             return await self.office.do(post)
         leased: Outcome | None = None

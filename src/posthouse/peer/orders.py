@@ -16,7 +16,6 @@ import asyncio
 import datetime
 import json
 import logging
-import uuid
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -105,7 +104,7 @@ class Orders:
         """Offer something to everybody, until it is taken, cancelled or ``lasts_s`` have passed."""
         now_s = self._now_s()
         order = Order(
-            id or str(uuid.uuid4()), self._peer.id, offer_chain, offer_amount, request_chain, request_amount,
+            id or frame.new_id(), self._peer.id, offer_chain, offer_amount, request_chain, request_amount,
             tuple(methods), now_s, now_s + lasts_s,
         )  # fmt: skip
         message = self._message(ANNOUNCE, order.id, order.payload(True))
@@ -131,7 +130,7 @@ class Orders:
         order = self.book.orders.get(id)
         if order is None or order.maker == self._peer.id:
             raise InvalidInput(f"there is no order {id!r} to take")
-        trade = trade or str(uuid.uuid4())
+        trade = trade or frame.new_id()
         payload = {
             "trade_id": trade, "order_id": id, "taker_peer_id": self._peer.id, "method": method,
             "offer_amount": order.offer_amount, "request_amount": order.request_amount,
@@ -160,7 +159,7 @@ class Orders:
         return self._peer.office.now() // SECOND
 
     def _message(self, type: str, order: str, payload: dict[str, Any], trade: str = "") -> Direct:
-        return Direct(type, trade, order, self._peer.id, payload, self._now_s(), str(uuid.uuid4()))
+        return Direct(type, trade, order, self._peer.id, payload, self._now_s(), frame.new_id())
 
     def _publish(self, message: Direct) -> None:
         self._gossip.publish(TOPIC, frame.dumps(frame.fields(message)))

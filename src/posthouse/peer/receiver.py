@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
@@ -243,7 +242,7 @@ class Receiver:
         if ended is None or not message.requires_ack:
             return None
         state, error = ended
-        return self.session.answer(message, state is State.DELIVERED, error, self._office.now(), str(uuid.uuid4()))
+        return self.session.answer(message, state is State.DELIVERED, error, self._office.now(), frame.new_id())
 
     async def _record(self, peer: str, ref: Ref, message: Direct, judged: object, path: Path) -> Ended | None:
         """Write it down; what became of it, if that is known already."""

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import uuid
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
@@ -127,7 +126,7 @@ class Sync:
         return self._session.signed(
             Direct(
                 frame.SYNC_REQUEST, trade, from_peer=self._session.me, payload=self.summary(trade),
-                timestamp=self._office.now() // SECOND, message_id=str(uuid.uuid4()), requires_ack=True,
+                timestamp=self._office.now() // SECOND, message_id=frame.new_id(), requires_ack=True,
             )
         )  # fmt: skip
 
@@ -150,12 +149,12 @@ class Sync:
             wrong = "asked too often"
         if wrong:
             self._stats.refused["unmatched"] += 1
-            return frame.acknowledge(request, session.me, False, wrong, now_s, str(uuid.uuid4()))
+            return frame.acknowledge(request, session.me, False, wrong, now_s, frame.new_id())
         summary = self.summary(trade, request.payload)
         await self._heard(peer, trade, request.payload)
         return session.signed(
             Direct(
-                frame.SYNC_RESPONSE, trade, request.order_id, session.me, summary, now_s, str(uuid.uuid4()),
+                frame.SYNC_RESPONSE, trade, request.order_id, session.me, summary, now_s, frame.new_id(),
             )
         )  # fmt: skip
 

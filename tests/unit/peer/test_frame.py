@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from typing import Any
 
 import pytest
@@ -151,6 +152,13 @@ def test_an_acknowledgement_says_what_it_is_for() -> None:
         frame.acknowledged(WHOLE)
     with pytest.raises(BadFrame, match="neither"):
         frame.acknowledged(answer._replace(payload={"message_id": "m1", "success": "yes"}))
+
+
+def test_ids_are_random_uuids() -> None:
+    ids = [frame.new_id() for _ in range(1_000)]
+    assert len(set(ids)) == 1_000
+    assert all(str(uuid.UUID(id)) == id and uuid.UUID(id).version == 4 for id in ids)
+    assert {uuid.UUID(id).variant for id in ids} == {uuid.RFC_4122}
 
 
 # Signatures.
