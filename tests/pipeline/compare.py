@@ -108,7 +108,7 @@ def books(ours: list[dict[str, Any]], oracle: Oracle) -> None:
 
 
 FINDING = ("kind", "node", "desk", "mailbox", "sender", "message_id")
-FOUND_BY_PLACE = ("journal_gap", "clock_back", "chain_broken")
+FOUND_BY_PLACE = ("journal_gap", "clock_back", "abandoned", "chain_broken")
 
 
 def findings(ours: list[dict[str, Any]], oracle: Oracle) -> None:
@@ -117,7 +117,7 @@ def findings(ours: list[dict[str, Any]], oracle: Oracle) -> None:
     one, other = ([row for row in rows if row["kind"] not in FOUND_BY_PLACE] for rows in (ours, theirs))
     same("findings", one, other, FINDING, ())
     placed = [
-        {(row["kind"], row["node"], *_place(row)) for row in rows if row["kind"] in ("journal_gap", "clock_back")}
+        {(row["kind"], row["node"], *_place(row)) for row in rows if row["kind"] in FOUND_BY_PLACE[:3]}
         for rows in (ours, theirs)
     ]
     assert not placed[0] ^ placed[1], f"invented {placed[0] - placed[1]}, missing {placed[1] - placed[0]}"

@@ -21,9 +21,9 @@ SMALL = {
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What needs Spark runs with the slow tests, but for one story of few events that every table is held to."""
+    """What needs Spark runs with the slow tests, but for one batch of few events that every table is held to."""
     for item in items:
-        if "spark" in getattr(item, "fixturenames", ()) and "whole" not in item.fixturenames:
+        if "spark" in getattr(item, "fixturenames", ()) and "mixed" not in item.fixturenames:
             item.add_marker(pytest.mark.slow)
 
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from posthouse.journal import schema, segment
@@ -46,6 +48,7 @@ _REASON = {
     "died": "rejected", "expired": "ttl", "cancelled": "operator", "parked": "review", "paused": "operator",
     "disconnected": "cut",
 }  # fmt: skip
+_POLICIES = {name: {"name": name, "capacity": 3, "quiet_s": 0.0, "quiet_max_s": 0.0} for name in ("relay", "inbound")}
 _FINISHED = ("delivered", "died", "expired", "cancelled")
 
 
@@ -64,8 +67,8 @@ class _Message:
 
 
 @st.composite
-def hostile_rows(draw: st.DrawFn, events_max: int = 60) -> list[dict[str, Any]]:
-    """Events of one node without node and offset, in order."""
+def hostile_rows(draw: st.DrawFn, events_max: int = 60, *, back: bool = True) -> list[dict[str, Any]]:
+    """Events of one node without node and offset, in order; ``back``: whether its clock goes back now and then."""
     messages = [
         _Message(
             id=f"m{n}",
@@ -79,15 +82,13 @@ def hostile_rows(draw: st.DrawFn, events_max: int = 60) -> list[dict[str, Any]]:
         for n in range(draw(st.integers(1, 7)))
     ]
     lanes: dict[tuple[str, ...], int] = {}
-    policies = {
-        name: {"name": name, "capacity": 3, "quiet_s": 0.0, "quiet_max_s": 0.0} for name in ("relay", "inbound")
-    }
     at = BEGIN + draw(st.integers(0, 3_000)) * SECOND
-    rows: list[dict[str, Any]] = [_row(at, "started", detail=json.dumps({"policies": policies}))]
+    rows: list[dict[str, Any]] = [_row(at, "started", detail=json.dumps({"policies": _POLICIES}))]
     online: dict[tuple[str, str], bool] = {}
     paused: dict[tuple[str, str], bool] = {}
     for _ in range(draw(st.integers(0, events_max))):
-        at += draw(st.sampled_from((0, 1, SECOND, 7 * SECOND, 600 * SECOND, 4_000 * SECOND, -2 * SECOND)))
+        steps = (0, 1, SECOND, 7 * SECOND, 600 * SECOND, 4_000 * SECOND, -2 * SECOND)
+        at += draw(st.sampled_from(steps if back else steps[:-1]))
         what = draw(st.integers(0, 19))
         if what == 0:
             place = draw(st.sampled_from(("relay", "inbound"))), draw(st.sampled_from(("a", "b")))
@@ -101,7 +102,7 @@ def hostile_rows(draw: st.DrawFn, events_max: int = 60) -> list[dict[str, Any]]:
             rows.append(_row(at, "resumed" if paused.get(place) else "paused", place, holder="operator"))
             paused[place] = not paused.get(place)
         elif what == 2 and draw(st.booleans()):
-            rows.append(_row(at, "started", detail=json.dumps({"policies": policies})))
+            rows.append(_row(at, "started", detail=json.dumps({"policies": _POLICIES})))
             online.clear()
         else:
             rows.append(_step(draw, draw(st.sampled_from(messages)), at, lanes))
@@ -167,22 +168,76 @@ def _with_commits(draw: st.DrawFn, rows: list[dict[str, Any]]) -> list[dict[str,
 def write_journal(journal: Path, nodes: Sequence[list[dict[str, Any]]], cut: int = 25, lose: int | None = None) -> None:
     """Each list of rows as a node of its own, in segments; of nodes that ``lose`` divides, the second is held back."""
     for number, rows in enumerate(nodes):
-        node, prev = f"n{number:02d}", schema.GENESIS
-        folder = journal / schema.folder_name(node)
-        folder.mkdir(parents=True)
-        for first in range(0, len(rows), cut):
-            part: list[RowValues] = [
-                tuple(node if name == "node" else row[name] for name in NAMES) for row in rows[first : first + cut]
-            ]
-            stamp = segment.Stamp(node, first + 1, first + len(part), prev, "")
-            written = segment.write(folder, stamp, part)
-            prev = written.chain
-            if lose and number % lose == 0 and first == cut:
-                late = journal / LATE / folder.name
-                late.mkdir(parents=True)
-                written.path.rename(late / written.path.name)
+        paths = write_node(journal, f"n{number:02d}", rows, cut)
+        if lose and number % lose == 0 and len(paths) > 1:
+            late = journal / LATE / paths[1].parent.name
+            late.mkdir(parents=True)
+            paths[1].rename(late / paths[1].name)
+
+
+def write_node(journal: Path, node: str, rows: Sequence[dict[str, Any]], cut: int = 25) -> list[Path]:
+    """The rows as segments of a node; its files."""
+    folder, prev = journal / schema.folder_name(node), schema.GENESIS
+    folder.mkdir(parents=True)
+    paths = []
+    for first in range(0, len(rows), cut):
+        part: list[RowValues] = [
+            tuple(node if name == "node" else row[name] for name in NAMES) for row in rows[first : first + cut]
+        ]
+        stamp = segment.Stamp(node, first + 1, first + len(part), prev, "")
+        written = segment.write(folder, stamp, part)
+        prev = written.chain
+        paths.append(written.path)
+    return paths
+
+
+def write_restored(journal: Path, node: str, rows: Sequence[dict[str, Any]], at: Sequence[int], cut: int = 25) -> None:
+    """The rows as a node and those that were restored from it, one after the other, behind so many of the rows each.
+
+    Each but the last goes on for a while, and what it writes then is not the story any more.
+    """
+    origin, kept = "", 0
+    for number, (first, last) in enumerate(pairwise([0, *at, len(rows)])):
+        name = f"{node}-again-{number}" if number else node
+        own = restored_rows(rows[first:last], origin, kept) if origin else list(rows[first:last])
+        write_node(journal, name, numbered([*own, *rows[last : last + 9]]), cut)
+        origin, kept = name, len(own)
+
+
+def restored_rows(
+    rows: Sequence[dict[str, Any]], origin: str, offset: int, at: int | None = None
+) -> list[dict[str, Any]]:
+    """The rows behind the start of a node that was restored, at that instant or when they begin."""
+    detail = json.dumps({"policies": _POLICIES, "restored_from": {"node": origin, "offset": offset}})
+    return [_row(rows[0]["at"] if at is None else at, "started", detail=detail), *rows]
+
+
+def numbered(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows with offsets from 1 on; what was one commit still is."""
+    found: list[dict[str, Any]] = []
+    first: dict[object, int] = {}
+    for offset, row in enumerate(rows, 1):
+        commit = first.setdefault(row.get("commit") or f"of its own: {offset}", offset)
+        found.append({**row, "offset": offset, "commit": commit})
+    return found
 
 
 def hostile_nodes(least: int = 8, most: int = 16) -> st.SearchStrategy[list[list[dict[str, Any]]]]:
     """Several hostile journals, one a node, so that one run on Spark judges them all."""
     return st.lists(hostile_rows(), min_size=least, max_size=most)
+
+
+def hostile(count: int, *, back: bool = True) -> list[list[dict[str, Any]]]:
+    """So many hostile journals for one run; what fails is named by its node, since shrinking would need many runs."""
+    found: list[list[dict[str, Any]]] = []
+
+    @settings(
+        deadline=None, database=None, derandomize=True, phases=[Phase.generate], max_examples=count,
+        suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    @given(hostile_rows(back=back))
+    def collect(rows: list[dict[str, Any]]) -> None:
+        found.append(rows)
+
+    collect()
+    return found

@@ -34,6 +34,57 @@ CLUSTER = rf"""regexp_replace(regexp_replace(regexp_replace(trim(coalesce(error,
 
 STEPS: tuple[tuple[str, str], ...] = (
     (
+        "restores",
+        """
+        -- What each node said first of the snapshot that it goes on from.
+        select node, arg_min(origin, "offset") as origin, arg_min(cut, "offset") as cut, arg_min(ts, "offset") as ts
+        from (
+            select node, "offset", ts, json_extract_string(said, '$.restored_from.node') as origin,
+                cast(json_extract(said, '$.restored_from.offset') as bigint) as cut
+            from (select *, try_cast(detail as json) as said from written where event = 'started')
+        ) where origin is not null group by node
+        """,
+    ),
+    (
+        "followed",
+        """
+        -- Of those that go on from one node, the one in whose line the newest restore is.
+        with recursive below(top, node, ts) as (
+            select node, node, ts from restores
+            union all
+            select b.top, r.node, r.ts from below b join restores r on r.origin = b.node
+        ),
+        ranked as (
+            select r.*, row_number() over (partition by r.origin order by b.ts desc, b.node desc) as place
+            from restores r join below b on b.top = r.node
+        )
+        select origin, node, cut from ranked where place = 1
+        """,
+    ),
+    (
+        "lines",
+        """
+        with recursive line(node, root, shift) as (
+            select distinct origin, origin, 0::bigint from restores where origin not in (select node from restores)
+            union all
+            select f.node, l.root, l.shift + f.cut from line l join followed f on f.origin = l.node
+        )
+        select node, root, shift, (select cut from followed f where f.origin = line.node) as ends from line
+        """,
+    ),
+    (
+        "events",
+        """
+        -- As the books count them: a restored node goes on where its snapshot ends.
+        select w.* replace (
+            coalesce(l.root, w.node) as node, w."offset" + coalesce(l.shift, 0) as "offset",
+            w."commit" + coalesce(l.shift, 0) as "commit")
+        from written w left join lines l using (node)
+        where (l.ends is null or w."offset" <= l.ends)
+            and (l.node is not null or w.node not in (select node from restores))
+        """,
+    ),
+    (
         "told",
         f"""
         -- Events of messages, each with its generation and its life.
@@ -230,7 +281,7 @@ STEPS: tuple[tuple[str, str], ...] = (
         """,
     ),
     (
-        "findings",
+        "seen",
         f"""
         with last_at as (select node, last(ts order by "offset") as ts from events group by node),
         sequence as (
@@ -241,8 +292,9 @@ STEPS: tuple[tuple[str, str], ...] = (
         ),
         offsets as (
             select node, "offset", ts, lag("offset", 1, 0) over w as before, lag(ts) over w as at_before
-            from events window w as (partition by node order by "offset")
-        )
+            from written window w as (partition by node order by "offset")
+        ),
+        reached as (select origin as node, max(cut) as cut from restores group by origin)
         select 'lost' as kind, node, desk, mailbox, sender, message_id, [first_offset] as offsets
         from messages where orphan
         union all
@@ -253,6 +305,15 @@ STEPS: tuple[tuple[str, str], ...] = (
         select 'lane_gap', node, desk, mailbox, sender, message_id, ["offset"] from sequence where lane_seq > before + 1
         union all
         select 'journal_gap', node, '', '', '', '', [before + 1, "offset" - 1] from offsets where "offset" > before + 1
+        union all
+        select 'journal_gap', node, '', '', '', '', [coalesce(w.last, 0) + 1, cut]
+        from reached left join (select node, max("offset") as last from written group by node) w using (node)
+        where cut > coalesce(w.last, 0)
+        union all
+        select 'abandoned', node, '', '', '', '', [coalesce(max(l.ends), 0) + 1, max(w."offset")]
+        from written w left join lines l using (node)
+        where w."offset" > l.ends or l.node is null and w.node in (select node from restores)
+        group by node
         union all
         select 'clock_back', node, '', '', '', '', ["offset"] from offsets where ts < at_before
         union all
@@ -278,6 +339,16 @@ STEPS: tuple[tuple[str, str], ...] = (
         select 'answered_twice', node, desk, '', '', cause_id, list("offset" order by "offset")
         from told where event = 'posted' and cause_id is not null
         group by node, desk, cause_id having count(distinct "commit") > 1
+        """,
+    ),
+    (
+        "findings",
+        """
+        -- Of a message one of each kind, the first, whichever of its generations it is about.
+        select kind, node, desk, mailbox, sender, message_id, min(offsets) as offsets
+        from seen where message_id <> '' group by all
+        union all
+        select * from seen where message_id = ''
         """,
     ),
     (
@@ -526,7 +597,7 @@ class Oracle:
         files = sorted(str(path) for path in journal.glob("node=*/*.parquet"))
         columns = ", ".join(f"epoch_us({name}) as {name}" for name in ("due_at", "expires_at"))
         self._db.execute(
-            f"""create table events as select * exclude ("at") replace ({columns}), epoch_us("at") as ts
+            f"""create table written as select * exclude ("at") replace ({columns}), epoch_us("at") as ts
                 from read_parquet(?, hive_partitioning = false)""",
             [files],
         )

@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.pipeline.journals import hostile, write_restored
 from tests.pipeline.small import STAGES, Killed, killer, make_small, tables
 
 from posthouse.pipeline import generate, job
 from posthouse.pipeline.job import Job
+from posthouse.pipeline.lake import Lake
 from posthouse.pipeline.tables import Tables
 
 if TYPE_CHECKING:
@@ -140,6 +142,29 @@ def test_a_batch_of_each_kind_may_end_at_every_stage(
             Job(str(lake), lambda: spark, stage=killer(stage)).run(str(journal))
     Job(str(lake), lambda: spark).run(str(journal))
     assert tables(lake) == wanted
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("small")
+def test_a_batch_in_which_a_store_goes_on_under_another_name_may_end_at_every_stage(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """What the old node wrote later was taken in before, and is withdrawn."""
+    journal, lake, calm = tmp_path / "j", tmp_path / "lake", tmp_path / "calm"
+    rows = max(hostile(40, back=False), key=len)
+    write_restored(journal, "a", rows, [len(rows) // 2], cut=10)
+    restored = journal / "node=a-again-1"
+    restored.rename(tmp_path / "aside")
+    Job(str(lake), lambda: spark).run(str(journal))
+    (tmp_path / "aside").rename(restored)
+    Job(str(calm), lambda: spark).run(str(journal))
+    for stage in STAGES:
+        with pytest.raises(Killed):
+            Job(str(lake), lambda: spark, stage=killer(stage)).run(str(journal))
+    Job(str(lake), lambda: spark).run(str(journal))
+    names = ("events", "messages", "books", "segments", "restores")
+    assert tables(lake, names) == tables(calm, names)
+    assert {row["node"] for row in Lake(str(lake)).rows("messages")} == {"a"}
 
 
 @pytest.mark.slow

@@ -4,26 +4,33 @@ from __future__ import annotations
 
 import random
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
+from tests.pipeline import compare
 from tests.pipeline.journal import Journal, frame
+from tests.pipeline.journals import hostile, write_journal
+from tests.pipeline.oracle import Oracle
 
-from posthouse.pipeline import transforms
+from posthouse.pipeline import bronze, transforms
+from posthouse.pipeline.job import GOLD
 from posthouse.pipeline.transforms import Batch
 
 pytestmark = pytest.mark.timeout(600)
 
 Rows = list[dict[str, Any]]
 SECOND = 1_000_000
+STORY = "n1"
+"""The story's node."""
 
 
 def story() -> Journal:
     """One mailbox and lane per definition."""
-    j = Journal()
+    j = Journal(STORY)
 
     def at(box: str, desk: str = "relay") -> None:
         j.mailbox, j.desk = box, desk
@@ -127,9 +134,19 @@ def kept(frame_: DataFrame, beside: DataFrame | None = None) -> DataFrame:
 
 
 @pytest.fixture(scope="session")
-def whole(spark: SparkSession) -> Batch:
-    batch = transforms.advance(story().frame(spark), keep=kept)
-    return Batch(*map(kept, batch))
+def mixed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Batch, Path]:
+    """The story and a few hostile journals, and the folder of those: one batch takes no longer for both."""
+    journal = tmp_path_factory.mktemp("few")
+    write_journal(journal, hostile(20))
+    few = spark.read.schema(bronze.ddl()).parquet(*map(str, journal.glob("node=*/*.parquet")))
+    batch = transforms.advance(story().frame(spark).unionByName(few), keep=kept)
+    return Batch(*map(kept, batch)), journal
+
+
+@pytest.fixture(scope="session")
+def whole(mixed: tuple[Batch, Path]) -> Batch:
+    """What comes of the story."""
+    return Batch(*(each.where(F.col("node") == STORY) for each in mixed[0]))
 
 
 @pytest.fixture(scope="session")
@@ -252,6 +269,20 @@ def test_dead_letters_group_by_error(whole: Batch) -> None:
     assert (row["error"], row["count"], row["redriven"], row["redriven_delivered"]) == (
         "timeout after # s of #", 1, 1, 1,
     )  # fmt: skip
+
+
+def test_a_few_hostile_journals_are_the_oracles(mixed: tuple[Batch, Path]) -> None:
+    batch, journal = mixed
+    oracle = Oracle(journal)
+    few = Batch(*(each.where(F.col("node") != STORY) for each in batch))
+    found = {"messages": few.messages, "attempts": few.attempts, "anomalies": few.anomalies}
+    found |= {name: getattr(transforms, name)(few.partials) for name in GOLD}
+    for name, comparison in compare.TABLES.items():
+        rows = compare.plain(found[name].toArrow())
+        if name == "anomalies":
+            # What concerns files is found where they are read.
+            rows += [row for row in oracle.table("findings") if row["kind"] in compare.FOUND_BY_PLACE]
+        comparison(rows, oracle)
 
 
 def told_before_a_post(rows: Rows, id: str) -> list[str]:

@@ -81,7 +81,7 @@ def show(
     """Show a table of the books, without starting Java.
 
     TABLE is books (the default), messages, attempts, anomalies, latency, depth, availability, deadletters, outages,
-    replays, events or segments. A CONDITION compares columns with values, as in
+    replays, events, segments or restores. A CONDITION compares columns with values, as in
     "outcome = dead and (attempts > 3 or error ~ timeout)": = != < <= > >=, ~ (contains), in (a, b), is null, and,
     or, not. Lengths of time are microseconds, or written as 250ms, 5s, 2h.
     """
@@ -233,11 +233,15 @@ def _tell(session: Session, row: Json) -> None:
             )
     if row["events"]:
         session.say("")
+        # Of a store that was restored, offsets go on; the file that holds one has its node's own.
+        moved = any(event["place"] != event["offset"] for event in row["events"])
+        whose = ["NODE", ">ITS OFFSET"] if moved else []
         session.table(
-            [">OFFSET", "AT", "EVENT", ">ATTEMPT", "HOLDER", "REASON", "ERROR"],
+            [">OFFSET", *whose, "AT", "EVENT", ">ATTEMPT", "HOLDER", "REASON", "ERROR"],
             [
                 (
-                    event["offset"],
+                    event["place"],
+                    *((event["node"], event["offset"]) if moved else ()),
                     event["at"],
                     event["event"],
                     event["attempt"] or "",

@@ -16,6 +16,7 @@ import orjson
 
 from ..errors import InvalidInput, MissingExtra
 from ..journal import schema as contract
+from .lineage import Restore, restored_from
 from .offsets import Ranges, common, count, merged
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ BACKS_MAX = 1_000
 """Places of one file where the clock goes back that are named one by one; the rest are counted."""
 REPEATED = ("node", "event", "desk", "mailbox", "lane", "kind", "sender", "holder", "reason", "error", "detail")
 """Columns whose texts are few: each is looked at once."""
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 SPARK_TYPES = {"string": "string", "int32": "int", "int64": "bigint", "timestamp": "timestamp"}
 
 
@@ -75,21 +77,38 @@ class Segment(NamedTuple):
     faults: tuple[str, ...] = ()
     broken: str | None = None
     """Why its own chain does not hold."""
+    restored: Restore | None = None
+    """From which snapshot its node says that it goes on, first."""
 
     @property
     def events(self) -> int:
         """How many rows it holds."""
         return count(self.ranges)
 
+    @property
+    def lowest(self) -> int:
+        """The earliest instant in it, or one before that where not all of them are known."""
+        if self.backs_more:
+            return 0
+        return min(*(instant for edge in self.edges for instant in edge), *(at for _, _, at in self.backs))
+
+    @property
+    def highest(self) -> int:
+        """The latest instant in it, or one behind that where not all of them are known."""
+        if self.backs_more:
+            return INSTANT_MAX
+        return max(*(instant for edge in self.edges for instant in edge), *(before for _, before, _ in self.backs))
+
     def plain(self) -> dict[str, Any]:
         """As JSON."""
-        return self._asdict()
+        return self._asdict() | {"restored": self.restored and list(self.restored)}
 
     @classmethod
     def from_plain(cls, values: Mapping[str, Any]) -> Segment:
         """From JSON."""
         lists = {name: tuple(map(tuple, values[name])) for name in ("ranges", "edges", "backs")}
-        return cls(**{**values, **lists, "faults": tuple(values["faults"])})
+        restored = Restore(*values["restored"]) if values.get("restored") else None
+        return cls(**{**values, **lists, "faults": tuple(values["faults"]), "restored": restored})
 
 
 class Listing(NamedTuple):
@@ -251,6 +270,7 @@ def _examine(parquet: Any, bare: Segment) -> Segment:
         last_at=scan.last_at,
         faults=(*faults, *scan.faults),
         broken=broken,
+        restored=scan.restored,
     )
 
 
@@ -292,6 +312,7 @@ class _Scan:
         self.edges: tuple[tuple[int, int], ...] = ()
         self.backs: tuple[tuple[int, int, int], ...] = ()
         self.backs_more = 0
+        self.restored: Restore | None = None
         self.faults: list[str] = []
 
     def add(self, batch: Any) -> str | None:
@@ -318,7 +339,24 @@ class _Scan:
             if event not in EVENTS and event not in self._unknown:
                 where = pc.index(batch.column("event").cast(pa.string()), event).as_py()
                 self._unknown[event] = int(offsets[where])
+            if event == "started":
+                self._starts(batch.filter(pc.equal(batch.column("event").cast(pa.string()), event)))
         return None
+
+    def _starts(self, starts: Any) -> None:
+        """Look at what a node said when it started: whether it goes on from a snapshot of another."""
+        for start in starts.select(["offset", "at", "detail"]).to_pylist():
+            try:
+                found = restored_from(start["detail"])
+                if found is not None and found[0] == self._segment.node:
+                    raise ValueError("it is of the same node")
+            except ValueError as error:
+                self.faults.append(f"the restored_from at offset {start['offset']} counts for nothing: {error}")
+                continue
+            if found is not None:
+                at = (start["at"] - _EPOCH) // datetime.timedelta(microseconds=1)
+                said = Restore(self._segment.node, start["offset"], *found, at)
+                self.restored = said if self.restored is None else min(said, self.restored)
 
     def _instants(self, name: str, column: Any, offsets: Any) -> str | None:
         """Look at a column of instants; why the file cannot be taken in, None where it can."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from .bronze import Journal, Listing, Segment
 from .finding import findings
 from .ledger import Plan, State
+from .lineage import Lineage
 from .offsets import count
 from .schema import IDENTITY
 from .tables import Tables
@@ -41,10 +42,12 @@ def held_by_segments(journal: Journal, mailbox: str) -> tuple[list[dict[str, Any
     return found, unread
 
 
-def verify_files(journal: Journal, state: State, listing: Listing, looked: Sequence[Segment]) -> Iterator[Discrepancy]:
-    """The journal's files as they are now, against the record."""
-    known = {(segment.node, segment.name): segment for segment in state.segments}
-    for each in findings(looked, listing.foreign):
+def verify_files(
+    journal: Journal, taken: Sequence[Segment], lineage: Lineage, listing: Listing, looked: Sequence[Segment]
+) -> Iterator[Discrepancy]:
+    """The journal's files as they are now, against those that were taken in."""
+    known = {(segment.node, segment.name): segment for segment in taken}
+    for each in findings(looked, listing.foreign, lineage):
         yield each.kind, f"node {each.node}" if each.node else journal.place, each.detail
     for segment in looked:
         before = known.pop((segment.node, segment.name), None)
@@ -77,6 +80,8 @@ def verify_tables(tables: Tables, state: State, plan: Plan | None) -> Iterator[D
             yield "missing", f"events of {node}", f"there are {distinct} events, and the segments hold {wanted}"
     for node in counted:
         yield "foreign", f"events of {node}", "no segment of this node was taken in"
+    # From here on as the books count them.
+    events = state.lineage.counted(events)
     messages = tables.load("messages")
     unique = messages.groupBy(*IDENTITY, "generation").count().where("count > 1").limit(1).collect()
     if unique:

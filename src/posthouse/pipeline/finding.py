@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from ..journal import schema as contract
 from .bronze import REJECTED, Segment
-from .offsets import gaps
+from .lineage import ALONE, Lineage
+from .offsets import Ranges, count, gaps, merged
 
 
 class Finding(NamedTuple):
@@ -27,12 +28,15 @@ class Finding(NamedTuple):
     """When the evidence was written, in µs."""
 
 
-def findings(segments: Iterable[Segment], foreign: Iterable[str]) -> list[Finding]:
+def findings(segments: Iterable[Segment], foreign: Iterable[str], lineage: Lineage = ALONE) -> list[Finding]:
     """All that is wrong with files, from those that were looked at; the same for any order of arrival."""
     found = [Finding("bad_segment", "", (), f"{name}: it is no segment") for name in sorted(foreign)]
     nodes: dict[str, list[Segment]] = defaultdict(list)
     for segment in segments:
         nodes[segment.node].append(segment)
+    for restore in lineage.restores:
+        # A node that only its snapshot tells of.
+        nodes.setdefault(restore.origin, [])
     for node, all_of_it in sorted(nodes.items()):
         rows = sorted(all_of_it, key=lambda segment: (segment.first, segment.last, segment.name))
         for segment in rows:
@@ -40,12 +44,24 @@ def findings(segments: Iterable[Segment], foreign: Iterable[str]) -> list[Findin
             for fault in segment.faults:
                 found.append(Finding("bad_segment", node, where, f"{segment.name}: {fault}", segment.first_at))
         taken = [segment for segment in rows if segment.state != REJECTED]
-        for first, last in gaps(each for segment in taken for each in segment.ranges):
+        held = merged(each for segment in taken for each in segment.ranges)
+        for first, last in gaps(held, lineage.reached(node)):
             detail = f"the offsets {first} to {last} are missing" if first < last else f"the offset {first} is missing"
             found.append(Finding("journal_gap", node, (first, last), detail))
+        found += _abandoned(node, held, lineage)
         found += _chain_findings(node, taken)
         found += _clock_findings(node, taken)
     return found
+
+
+def _abandoned(node: str, held: Ranges, lineage: Lineage) -> Iterator[Finding]:
+    """What a node wrote behind the snapshot that another goes on from."""
+    heir, last = lineage.heir(node), lineage.place(node).last
+    if heir is None or last is None or not held or held[-1][1] <= last:
+        return
+    events = count([(max(first, last + 1), end) for first, end in held if end > last])
+    detail = f"{events} events are in no book: node {heir.node} goes on from offset {heir.offset} of {heir.origin}"
+    yield Finding("abandoned", node, (last + 1, held[-1][1]), detail, heir.at)
 
 
 def _chain_findings(node: str, taken: Sequence[Segment]) -> list[Finding]:

@@ -52,7 +52,11 @@ def find(
     size: int,
     keep: Callable[[DataFrame], DataFrame],
 ) -> Held | None:
-    """What of the finished rows a batch of this many events concerns; None if that is too much to go by one."""
+    """What of the finished rows a batch of this many events concerns; None if it cannot be told one by one.
+
+    That is so if they are too many, or if one lives again whose clock had gone back before it was finished: what is
+    known of its waits ends when it was finished, and they are longer than that now.
+    """
     import pyarrow as pa
     from pyspark.sql import functions as F
 
@@ -88,7 +92,10 @@ def find(
     told = _told(spark, new, sorted(keys))
     again, revived, posts, back = [], [], [], []
     last = rows.take(sorted(latest.values()))
-    shown = [*schema.IDENTITY, "key", "generation", "part", "posted_at", "first_offset", "last_offset"]
+    shown = [
+        *schema.IDENTITY, "key", "generation", "part", "posted_at", "first_offset", "last_offset", "finished_offset",
+        "finished_at",
+    ]  # fmt: skip
     for row in last.select(shown).to_pylist():
         said = told.get(row["key"], [])
         post = next((offset for offset, event in said if event == "posted"), None)
@@ -103,10 +110,12 @@ def find(
     if latest:
         last = last.append_column("next_post", pa.array(posts, pa.int64()))
         before = spark.createDataFrame(last.append_column("revived", pa.array(back, pa.bool_())))
-    recalled = _recalled(spark, events, revived)
+    recalled = keep(_recalled(spark, events, revived)) if revived else None
+    if recalled is not None and _went_back(recalled, revived):
+        return None
     return Held(
         before,
-        None if recalled is None else keep(recalled),
+        recalled,
         spark.createDataFrame(rows.take(answers)) if answers else None,
         tuple(again),
         tuple(revived),
@@ -151,26 +160,41 @@ def _told(spark: SparkSession, new: DataFrame, keys: Sequence[int]) -> dict[int,
     return told
 
 
-def _recalled(spark: SparkSession, events: DataFrame, revived: Sequence[Row]) -> DataFrame | None:
+def _recalled(spark: SparkSession, events: DataFrame, revived: Sequence[Row]) -> DataFrame:
     """All events of these messages in their last generation."""
     from pyspark.sql import functions as F
 
-    if not revived:
-        return None
-    names = schema.IDENTITY
-    bounds = [(*(row[name] for name in names), row["first_offset"], row["last_offset"]) for row in revived]
-    ddl = ", ".join(f"{name} string" for name in names) + ", from bigint, to bigint"
-    wanted = F.broadcast(local.frame(spark, bounds, ddl))
+    wanted = _bounds(spark, revived, {"from": "first_offset", "to": "last_offset"})
     inside = F.col("offset").between(
         min(row["first_offset"] for row in revived), max(row["last_offset"] for row in revived)
     )
     ids = F.col("message_id").isin(sorted({row["message_id"] for row in revived}))
     return (
         events.where(inside & ids)
-        .join(wanted, on=list(names), how="inner")
+        .join(wanted, on=list(schema.IDENTITY), how="inner")
         .where(F.col("offset").between(F.col("from"), F.col("to")))
         .drop("from", "to", "day", "batch")
     )
+
+
+def _went_back(recalled: DataFrame, revived: Sequence[Row]) -> bool:
+    """Whether an event of one of these is dated behind the one that finished it, and came before that."""
+    from pyspark.sql import functions as F
+
+    ends = [{**row, "finished": _micros(row["finished_at"])} for row in revived]
+    wanted = _bounds(recalled.sparkSession, ends, {"to": "finished_offset", "until": "finished"})
+    later = (F.col("offset") < F.col("to")) & (F.unix_micros("at") > F.col("until"))
+    return bool(recalled.join(wanted, on=list(schema.IDENTITY), how="inner").where(later).limit(1).count())
+
+
+def _bounds(spark: SparkSession, rows: Sequence[Row], numbers: Mapping[str, str]) -> DataFrame:
+    """Names of messages with some numbers of theirs under other names."""
+    from pyspark.sql import functions as F
+
+    names = schema.IDENTITY
+    values = [(*(row[name] for name in names), *(row[name] for name in numbers.values())) for row in rows]
+    columns = [*(f"{name} string" for name in names), *(f"{name} bigint" for name in numbers)]
+    return F.broadcast(local.frame(spark, values, ", ".join(columns)))
 
 
 def _same(frame: DataFrame) -> DataFrame:

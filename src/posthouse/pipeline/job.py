@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import InvalidInput, StoreCorrupt
-from . import bronze, check, held, ledger, local, offsets, schema
+from . import bronze, check, cutting, held, ledger, lineage, local, schema, taken
 from .bronze import REJECTED, File, Journal, Segment
 from .finding import Finding
 from .ledger import APPEND, REBUILD, RECOMPUTE, Ledger, Plan, State
@@ -65,7 +65,7 @@ class Result:
     segments: int = 0
     events: int = 0
     late: bool = False
-    """Something came behind later events of its node, so that rows were computed anew."""
+    """Something came behind later events of its node, or was dated before them, so that rows were computed anew."""
     rejected: list[tuple[str, str]] = field(default_factory=list)
     """Files that were not taken in, and why."""
     findings: list[Finding] = field(default_factory=list)
@@ -156,7 +156,8 @@ class Job:
                 erased = self.tables.load("events").where(F.col("mailbox") == mailbox).count()
             after = replace(state, forgotten=tuple(sorted({*state.forgotten, mailbox})))
             if state.batch:
-                self._carry_out(self._planned(RECOMPUTE, (), replace(after, batch=state.batch + 1)), None)
+                after = replace(after, batch=state.batch + 1)
+                self._carry_out(self._planned(RECOMPUTE, (), after, state.known()), None)
                 self._derive()
                 for name in self.tables.names():
                     self.tables.vacuum(name, 0)
@@ -173,7 +174,8 @@ class Job:
             if journal:
                 place = Journal(journal)
                 listing = place.listing()
-                found += check.verify_files(place, state, listing, self._examine(place, listing.files))
+                rows = self.tables.segments() if state.batch else []
+                found += check.verify_files(place, rows, state.lineage, listing, self._examine(place, listing.files))
             self._report(0, None, "comparing tables")
             return [*found, *check.verify_tables(self.tables, state, self.ledger.plan())]
 
@@ -208,26 +210,33 @@ class Job:
             # Numbers go on: a table never takes a batch of the same number twice.
             reached = max(state.batch, plan.batch if plan else 0, *map(self.tables.transaction, STATE_TABLES))
             state = State(batch=reached, forgotten=state.forgotten)
-        known = {(segment.node, segment.name) for segment in state.segments}
-        looked = self._examine(journal, [file for file in listing.files if (file.node, file.name) not in known])
+        names = {(segment.node, segment.name) for segment in self.tables.segments()} if state.segments else set()
+        looked = self._examine(journal, [file for file in listing.files if (file.node, file.name) not in names])
         rejected = tuple(segment for segment in looked if segment.state == REJECTED)
         sound = [segment for segment in looked if segment.state != REJECTED]
-        state = replace(state, rejected=rejected, foreign=tuple(listing.foreign))
+        before = state.lineage
+        restores = lineage.told(*state.restores, *(segment.restored for segment in sound))
+        state = replace(state, rejected=rejected, foreign=tuple(listing.foreign), restores=restores)
+        if overlapped := taken.touched(state.segments, sound):
+            state = replace(state, segments=taken.replaced(state.segments, overlapped, self.tables.segments()))
         self._total, self._done = sum(segment.events for segment in sound), 0
         mode = REBUILD if rebuild else APPEND
         said = self.ledger.state()
         changed = (state.rejected, state.foreign) != (said.rejected, said.foreign)
-        for piece in self._cut(sound, state) or ([()] if changed or rebuild else []):
+        pieces = cutting.cut(sound, state.segments, state.lineage, self._batch_events)
+        for piece in pieces or ([()] if changed or rebuild else []):
             self._under_way = sum(segment.events for segment in piece)
             self._report(self._done, self._total, "taking in")
-            after = replace(state, batch=state.batch + 1, segments=tuple(sorted((*state.segments, *piece))))
-            late = mode == APPEND and _is_late(piece, state.known())
-            self._carry_out(self._planned(RECOMPUTE if late else mode, piece, after), journal)
+            after = replace(state, batch=state.batch + 1, segments=taken.compact((*state.segments, *piece)))
+            known, line = state.known(), state.lineage
+            moved = line.moved(before, known)
+            late = mode == APPEND and (bool(moved) or cutting.is_late(piece, state.segments, line))
+            self._carry_out(self._planned(RECOMPUTE if late else mode, piece, after, known, moved), journal)
             self._done += self._under_way
             result.batches += 1
             result.segments += len(piece)
             result.late |= late
-            state, mode = after, APPEND
+            state, mode, before = after, APPEND, line
         result.events += self._done
         self._report(self._done, self._total, "summing up")
         self._derive()
@@ -244,34 +253,18 @@ class Job:
                 self._report(len(found), len(files), "checking segments")
         return found
 
-    def _cut(self, segments: Sequence[Segment], state: State) -> list[tuple[Segment, ...]]:
-        """New segments as batches: rising offsets for each node, and no offset twice in one batch.
-
-        Nodes of which something comes late have batches of their own: those are computed anew.
-        """
-        known = state.known()
-        late = {segment.node for segment in segments if _is_late((segment,), known)}
-        in_time = [segment for segment in segments if segment.node not in late]
-        behind = [segment for segment in segments if segment.node in late]
-        return self._cut_rising(in_time, known) + self._cut_rising(behind, {})
-
-    def _cut_rising(self, segments: Sequence[Segment], known: Mapping[str, Ranges]) -> list[tuple[Segment, ...]]:
-        pieces: list[list[Segment]] = []
-        size, ends = 0, {node: ranges[-1][1] for node, ranges in known.items()}
-        # By their place in their node, so that nodes advance together.
-        for segment in sorted(segments, key=lambda s: (s.ranges[0][0], s.node, s.name)):
-            behind = segment.ranges[0][0] <= ends.get(segment.node, 0)
-            if not pieces or size + segment.events > self._batch_events or (behind and pieces[-1]):
-                pieces.append([])
-                size = 0
-            pieces[-1].append(segment)
-            size += segment.events
-            ends[segment.node] = max(ends.get(segment.node, 0), segment.ranges[-1][1])
-        return [tuple(piece) for piece in pieces]
-
-    def _planned(self, mode: str, new: Sequence[Segment], after: State) -> Plan:
+    def _planned(
+        self,
+        mode: str,
+        new: Sequence[Segment],
+        after: State,
+        known: Mapping[str, Ranges],
+        moved: Iterable[str] = (),
+    ) -> Plan:
+        """Record a batch; ``moved`` are names whose events are others by now, besides those of the new segments."""
+        nodes = {*moved, *(after.lineage.place(segment.node).node for segment in new)}
         versions = {name: self.tables.version(name) for name in STATE_TABLES if self.ledger.has(name)}
-        plan = Plan(after.batch, mode, tuple(new), after, versions)
+        plan = Plan(after.batch, mode, tuple(new), after, versions, known, tuple(sorted(nodes)))
         self.ledger.begin(plan)
         self._stage("planned")
         return plan
@@ -289,8 +282,7 @@ class Job:
         """Write a batch into all tables and commit it; what is there already is skipped."""
         if plan.new and journal is None:
             raise InvalidInput(f"the lake {self.ledger.place} has an unfinished batch: run it first")
-        before = replace(plan.after, segments=tuple(set(plan.after.segments) - set(plan.new)))
-        new = self._new_events(plan, journal, before.known())
+        new = self._new_events(plan, journal)
         scratch = Scratch(self.ledger)
         scratch.clear()
         # As the tables were before anything of the batch was written.
@@ -299,7 +291,10 @@ class Job:
         with self._wide(_size(plan)), ThreadPoolExecutor(max_workers=1) as beside:
             # The events are written while the other tables are made of them.
             events = beside.submit(self._write_events, plan, new, past)
-            made = self._make(plan, new, past, scratch.keep)
+            counted = plan.after.lineage.counted
+            if "events" in past:
+                past = {**past, "events": counted(past["events"])}
+            made = self._make(plan, counted(new), past, scratch.keep)
             events.result()
             self._reach("events")
             dirty = self._write(made, plan)
@@ -332,9 +327,9 @@ class Job:
             batch = transforms.advance(new, keep=keep)
         if mode == RECOMPUTE:
             all_of_it = self._unforgotten(past["events"].drop("day", "batch"), plan.after)
-            if plan.new:
+            if plan.nodes:
                 # What other nodes wrote is as it was.
-                nodes = sorted({segment.node for segment in plan.new})
+                nodes = list(plan.nodes)
                 all_of_it = all_of_it.where(F.col("node").isin(nodes))
             batch = transforms.advance(all_of_it.unionByName(new), keep=keep)
         tables = {name: getattr(batch, name) for name in SILVER}
@@ -388,14 +383,21 @@ class Job:
         Scratch(self.ledger).clear()
 
     def _write_segments(self, plan: Plan) -> None:
-        self.tables.write("segments", self._segment_rows(plan.after), plan.batch, whole=True)
+        """The files of a batch; those that could not be taken in are others each time."""
+        said = self.ledger.state()
+        whole = plan.mode == REBUILD or "segments" not in plan.versions
+        only_more = not whole and not said.rejected and not plan.after.rejected
+        rows, instead = self._segment_rows(plan), f"state = '{REJECTED}'"
+        self.tables.write("segments", rows, plan.batch, whole=whole, append=only_more, instead=instead)
+        if plan.after.restores != said.restores:
+            self.tables.write("restores", self._restore_rows(plan.after.lineage), plan.batch, whole=True)
 
-    def _new_events(self, plan: Plan, journal: Journal | None, known: Mapping[str, Ranges]) -> DataFrame:
+    def _new_events(self, plan: Plan, journal: Journal | None) -> DataFrame:
         urls = [journal.url(segment.node, segment.name) for segment in plan.new] if journal else []
         ranges: dict[str, list[tuple[int, int]]] = {}
         for segment in plan.new:
             ranges.setdefault(segment.node, []).extend(segment.ranges)
-        return self._unforgotten(bronze.events(self.spark, urls, known, ranges), plan.after)
+        return self._unforgotten(bronze.events(self.spark, urls, plan.known, ranges), plan.after)
 
     def _unforgotten(self, events: DataFrame, state: State) -> DataFrame:
         from pyspark.sql import functions as F
@@ -426,7 +428,21 @@ class Job:
                 found = found.withColumn(column.name, F.lit(None).cast(column.dataType))
         return found
 
-    def _segment_rows(self, state: State) -> DataFrame:
+    def _restore_rows(self, line: lineage.Lineage) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        rows = [
+            (r.node, r.start, r.origin, r.offset, r.at, place.node, place.shift, place.last)
+            for r in line.restores
+            for place in (line.place(r.node),)
+        ]
+        ddl = (
+            "node string, start bigint, from_node string, from_offset bigint, at bigint, known_as string,"
+            " shift bigint, last bigint"
+        )
+        return local.frame(self.spark, rows, ddl).withColumn("at", F.timestamp_micros("at"))
+
+    def _segment_rows(self, plan: Plan) -> DataFrame:
         rows = [
             (
                 s.node,
@@ -443,7 +459,7 @@ class Job:
                 [*s.faults, *([s.broken] if s.broken else [])],
                 s.size_bytes,
             )
-            for s in sorted((*state.segments, *state.rejected))
+            for s in (*plan.new, *plan.after.rejected)
         ]
         ddl = (
             "node string, name string, first bigint, last bigint, events bigint, ranges array<bigint>, prev string,"
@@ -569,8 +585,12 @@ def _size(plan: Plan) -> int:
     """How many events a batch works off."""
     if plan.mode != RECOMPUTE:
         return sum(segment.events for segment in plan.new)
-    nodes = {segment.node for segment in plan.new}
-    return sum(segment.events for segment in plan.after.segments if not nodes or segment.node in nodes)
+    line = plan.after.lineage
+    return sum(
+        segment.events
+        for segment in plan.after.segments
+        if not plan.nodes or line.place(segment.node).node in plan.nodes
+    )
 
 
 def _every_day() -> list[str]:
@@ -606,19 +626,6 @@ def _of_nodes(nodes: Sequence[str], name: str) -> str:
     """Which rows of a table are of these nodes, as a condition; findings about files come again with every batch."""
     names = ", ".join(f"'{node}'" for node in nodes)
     return f"node IN ({names})" + (f" OR part = '{FILES}'" if name == "anomalies" else "")
-
-
-def _is_late(piece: Iterable[Segment], known: Mapping[str, Ranges]) -> bool:
-    """Whether these hold new offsets below what is in the lake of their node."""
-    for segment in piece:
-        have = known.get(segment.node)
-        if (
-            have
-            and segment.ranges[0][0] <= have[-1][1]
-            and segment.events > offsets.count(offsets.common(segment.ranges, have))
-        ):
-            return True
-    return False
 
 
 __all__ = ["GOLD", "SILVER", "STAGES", "Job", "Result", "ledger"]

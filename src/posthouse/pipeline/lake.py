@@ -77,6 +77,7 @@ VIEWS: Mapping[str, View] = {
         ("node", "first", "name"),
         ("node", "name", "first", "last", "events", "first_at", "last_at", "state", "faults"),
     ),
+    "restores": View("at", ("at", "node")),
 }
 _KINDS = {
     "string": "text",
@@ -220,10 +221,8 @@ class Lake:
             # Offsets lead straight to the files; an id alone would have to be looked for in all of them.
             offsets = [row["first_offset"], row["last_offset"]]
             offsets += [offset for each in row["anomalies"] for offset in each["offsets"] or ()]
-            between = f"offset >= {min(offsets)} and offset <= {max(offsets)}"
-            events = self._optional("events", Selection(equal=whose, where=between))
-            row["events"] = sorted(events, key=lambda event: int(event["offset"]))
-            between = between.replace("offset", "lease_offset")
+            row["events"] = self._events(whose, min(offsets), max(offsets))
+            between = f"lease_offset >= {min(offsets)} and lease_offset <= {max(offsets)}"
             of = {**whose, "part": row["part"]}
             leases = [
                 each
@@ -242,6 +241,26 @@ class Lake:
             if each not in same[0]["anomalies"]:
                 same[0]["anomalies"].append(each)
         return found
+
+    def _events(self, whose: Mapping[str, str], first: int, last: int) -> list[Row]:
+        """The events of a message between two offsets of the books, in order; ``place`` is their offset there.
+
+        Where its store was restored, some were written by another node, under offsets of that node's own.
+        """
+        found = []
+        for node, shift, end in self._written_by(whose["node"]):
+            low, high = max(first - shift, 1), last - shift if end is None else min(last - shift, end)
+            if low <= high:
+                between = f"offset >= {low} and offset <= {high}"
+                for event in self._optional("events", Selection(equal={**whose, "node": node}, where=between)):
+                    found.append({**event, "place": event["offset"] + shift})
+        return sorted(found, key=lambda event: int(event["place"]))
+
+    def _written_by(self, node: str) -> list[tuple[str, int, int | None]]:
+        """The nodes whose events are in the books as this one's, with what is added to their offsets and their last."""
+        known = [row for row in self._optional("restores", Selection(equal={"known_as": node})) if row["node"] != node]
+        end = next((row["from_offset"] for row in known if row["from_node"] == node), None)
+        return [(node, 0, end), *((row["node"], row["shift"], row["last"]) for row in known)]
 
     def _optional(self, name: str, selection: Selection) -> list[Row]:
         return list(self.rows(name, selection)) if self._table(name) is not None else []

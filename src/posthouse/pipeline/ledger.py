@@ -17,6 +17,8 @@ from ..errors import SchemaMismatch
 from . import bronze, offsets
 from .bronze import Segment
 from .finding import Finding, findings
+from .lineage import Lineage, Restore
+from .offsets import Ranges
 from .record import FileRecord, Record, TableRecord
 from .schema import SCHEMA_VERSION
 
@@ -31,13 +33,21 @@ class State:
     gold: int = 0
     """The batch from which the derived tables were last made."""
     segments: tuple[Segment, ...] = ()
+    """What was taken in, in short (``taken``): the table of segments has their names."""
     rejected: tuple[Segment, ...] = ()
     foreign: tuple[str, ...] = ()
     forgotten: tuple[str, ...] = ()
     """Mailboxes whose rows are kept out."""
     dirty: tuple[str, ...] = ()
     """Days for which the derived tables are behind, by what they are made of (``books/2026-03-01``); `*` for all."""
+    restores: tuple[Restore, ...] = ()
+    """Which nodes go on from a snapshot of another."""
     schema_version: int = SCHEMA_VERSION
+
+    @property
+    def lineage(self) -> Lineage:
+        """What the nodes are in the books."""
+        return Lineage(self.restores)
 
     def known(self) -> dict[str, list[tuple[int, int]]]:
         """The offsets of each node that are in the lake."""
@@ -48,7 +58,7 @@ class State:
 
     def findings(self) -> list[Finding]:
         """What is wrong with the files."""
-        return findings((*self.segments, *self.rejected), self.foreign)
+        return findings((*self.segments, *self.rejected), self.foreign, self.lineage)
 
 
 @dataclass(frozen=True)
@@ -60,6 +70,10 @@ class Plan:
     new: tuple[Segment, ...]
     after: State
     versions: Mapping[str, int] = field(default_factory=dict)
+    known: Mapping[str, Ranges] = field(default_factory=dict)
+    """The offsets of each node that are in the lake before it."""
+    nodes: tuple[str, ...] = ()
+    """Whose rows are made anew, if any are, by their names in the books; all, if there are none."""
 
 
 class Ledger:
@@ -97,13 +111,15 @@ class Ledger:
         found = self._record.read("plan")
         if found is None:
             return None
-        return Plan(
-            batch=found["batch"],
-            mode=found["mode"],
-            new=tuple(map(Segment.from_plain, found["new"])),
-            after=_state(found["after"]),
-            versions=found["versions"],
-        )
+        new, after = tuple(map(Segment.from_plain, found["new"])), _state(found["after"])
+        if "known" in found:
+            known = {node: [(first, last) for first, last in ranges] for node, ranges in found["known"].items()}
+            nodes = tuple(found["nodes"])
+        else:
+            # As it was written before segments were joined.
+            known = replace(after, segments=tuple(set(after.segments) - set(new))).known()
+            nodes = tuple(sorted({segment.node for segment in new}))
+        return Plan(found["batch"], found["mode"], new, after, found["versions"], known, nodes)
 
     def begin(self, plan: Plan) -> None:
         """Record a batch before anything of it is written."""
@@ -113,6 +129,8 @@ class Ledger:
             "new": [segment.plain() for segment in plan.new],
             "after": _plain(plan.after),
             "versions": dict(plan.versions),
+            "known": {node: [list(pair) for pair in ranges] for node, ranges in plan.known.items()},
+            "nodes": list(plan.nodes),
         }
         self._record.write({"plan": document})
 
@@ -139,6 +157,7 @@ def _plain(state: State) -> dict[str, Any]:
         "foreign": list(state.foreign),
         "forgotten": list(state.forgotten),
         "dirty": list(state.dirty),
+        "restores": [list(restore) for restore in state.restores],
     }
 
 
@@ -152,4 +171,5 @@ def _state(found: Mapping[str, Any]) -> State:
         foreign=tuple(found["foreign"]),
         forgotten=tuple(found["forgotten"]),
         dirty=tuple(found.get("dirty", ("*",))),
+        restores=tuple(Restore(*each) for each in found.get("restores", ())),
     )

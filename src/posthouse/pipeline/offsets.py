@@ -26,13 +26,15 @@ def merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     return found
 
 
-def gaps(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The offsets between 1 and the last one that are in none of them."""
+def gaps(ranges: Iterable[tuple[int, int]], reached: int = 0) -> list[tuple[int, int]]:
+    """The offsets between 1 and the last one, or what was reached besides, that are in none of them."""
     found, due = [], 1
     for first, last in merged(ranges):
         if first > due:
             found.append((due, first - 1))
         due = last + 1
+    if reached >= due:
+        found.append((due, reached))
     return found
 
 

@@ -43,9 +43,10 @@ ANOMALIES: Mapping[str, str] = {
     "answered_twice": "Posts of one desk with the same cause_id in more than one commit; names the cause.",
     "clock_back": "`at` is below the previous offset's.",
     "chain_broken": "A segment's rows do not give its chain, or its prev is not the chain before it.",
+    "abandoned": "What a node wrote behind the snapshot that another goes on from; it is in `events` and nowhere else.",
     "bad_segment": "A file that could not be taken in, or only in part; `detail` names it and says why.",
 }
-FILE_ANOMALIES = ("journal_gap", "clock_back", "chain_broken", "bad_segment")
+FILE_ANOMALIES = ("journal_gap", "clock_back", "chain_broken", "abandoned", "bad_segment")
 """Found when segments are taken in; all others are found by the transforms."""
 
 
@@ -84,7 +85,7 @@ class Table(NamedTuple):
 
 _PART = Column("part", "string", "`open`, or the UTC day of the message's first event once nothing is due any more.")
 _BATCH = Column("batch", "bigint", "The batch that wrote the row.")
-_NODE = Column("node", "string", "The store that it happened in.")
+_NODE = Column("node", "string", "The store; one that was restored goes on under the name that it had first.")
 _DESK = Column("desk", "string", "The desk, empty where there is none.")
 _MAILBOX = Column("mailbox", "string", "The mailbox, empty where there is none.")
 _LANE = Column("lane", "string", "The lane inside the mailbox.")
@@ -103,7 +104,7 @@ EVENTS = Table(
     "an event, each (node, offset) once",
     ("node", "offset"),
     (
-        _NODE,
+        Column("node", "string", "The store that wrote it."),
         Column("offset", "bigint", "Its place in the node's journal."),
         Column("at", "timestamp", "When the engine took the command."),
         Column("commit", "bigint", "The offset of the first event of the same commit."),
@@ -250,7 +251,12 @@ ANOMALY = Table(
         _SENDER,
         _ID,
         Column("at", "timestamp", "When the evidence was written; null where there is none."),
-        Column("offsets", "array<bigint>", "The offsets that prove it, rising; of a gap, its first and last."),
+        Column(
+            "offsets",
+            "array<bigint>",
+            "The offsets that prove it, rising; of a gap, its first and last. What concerns files has their own nodes"
+            " and offsets; all else has those of the books, as table `restores` says.",
+        ),
         Column("detail", "string", "What an operator needs to know besides."),
         _BATCH,
     ),
@@ -378,7 +384,7 @@ SEGMENTS = Table(
     "a file of the journal that was looked at",
     ("node", "name"),
     (
-        _NODE,
+        Column("node", "string", "The store that wrote it."),
         Column("name", "string", "The file's name."),
         Column("first", "bigint", "The first offset by its name."),
         Column("last", "bigint", "The last offset by its name."),
@@ -395,11 +401,28 @@ SEGMENTS = Table(
     ),
 )
 
+RESTORES = Table(
+    "restores",
+    "a node that goes on from a snapshot of another; the table is there once there was one",
+    ("node",),
+    (
+        Column("node", "string", "The restored store."),
+        Column("start", "bigint", "Its own offset where it says so."),
+        Column("from_node", "string", "The node of the snapshot."),
+        Column("from_offset", "bigint", "The last offset in the snapshot."),
+        Column("at", "timestamp", "When it started."),
+        Column("known_as", "string", "The name that its rows have in all tables but `events` and `segments`."),
+        Column("shift", "bigint", "What is added to its offsets there."),
+        Column("last", "bigint", "The last of its own offsets that counts; null if all do, 0 if none does."),
+        _BATCH,
+    ),
+)
+
 TABLES: Mapping[str, Table] = {
     table.name: table
     for table in (
         EVENTS, MESSAGES, ATTEMPTS, BOOKS, ANOMALY, LATENCY, DEPTH, AVAILABILITY, DEADLETTERS, OUTAGES, REPLAYS,
-        SEGMENTS,
+        SEGMENTS, RESTORES,
     )
 }  # fmt: skip
 """Every table of a lake by its name."""

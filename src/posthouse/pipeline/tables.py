@@ -7,11 +7,15 @@ txnVersion), so a table takes each batch once. What the rows mean is not known h
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+import datetime as dt
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
-from . import schema
+from ..errors import StoreCorrupt
+from . import schema, where
+from .bronze import REJECTED, Segment
 from .ledger import Ledger, Plan
+from .scratch import together
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
@@ -33,6 +37,10 @@ STATISTICS = {
 }
 """Columns whose bounds Delta writes into a table's log for each file. No names: the log outlives what is forgotten."""
 LISTING_TASKS = 32
+_SEGMENT = (
+    "node", "name", "first", "last", "ranges", "prev", "chain", "first_at", "last_at", "state", "faults", "size_bytes",
+)  # fmt: skip
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 BLOOM = {
     "parquet.bloom.filter.enabled#message_id": "true",
     "parquet.bloom.filter.adaptive.enabled": "true",
@@ -78,6 +86,7 @@ class Tables:
         """
         from pyspark.sql import functions as F
 
+        rows = together(rows)
         if name in SORTED:
             rows = rows.sortWithinPartitions("part", SORTED[name])
         if stamped:
@@ -130,7 +139,21 @@ class Tables:
 
     def names(self) -> list[str]:
         """The tables that are there."""
-        return [name for name in (*STATE_TABLES, *GOLD, "replays") if self._ledger.has(name)]
+        return [name for name in (*STATE_TABLES, "restores", *GOLD, "replays") if self._ledger.has(name)]
+
+    def segments(self) -> list[Segment]:
+        """The files that were taken in, as far as the table tells of them; StoreCorrupt where there is none."""
+        from deltalake import DeltaTable, QueryBuilder
+
+        if not self._ledger.has("segments"):
+            raise StoreCorrupt(f"the lake {self._ledger.place} has no table of its segments: rebuild it")
+        table = DeltaTable(self._ledger.table("segments"))
+        asked = f"SELECT {', '.join(map(where.name, _SEGMENT))} FROM t WHERE state <> '{REJECTED}'"
+        return [
+            _segment(dict(zip(_SEGMENT, values, strict=True)))
+            for batch in QueryBuilder().register("t", table).execute(asked)
+            for values in zip(*(batch.column(name).to_pylist() for name in _SEGMENT), strict=True)
+        ]
 
     def version(self, name: str) -> int:
         """A table's version: it grows with every change."""
@@ -159,3 +182,24 @@ class Tables:
         # It lists a table in so many tasks, usually ten thousand, however few files there are.
         self._spark().conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", LISTING_TASKS)
         self._spark().sql(f"VACUUM {self.named(name)} RETAIN {retain_h:g} HOURS").collect()
+
+
+def _segment(row: Mapping[str, Any]) -> Segment:
+    ends = row["ranges"]
+    first_at, last_at = ((row[name] - _EPOCH) // dt.timedelta(microseconds=1) for name in ("first_at", "last_at"))
+    ranges = tuple(zip(ends[::2], ends[1::2], strict=True))
+    return Segment(
+        node=row["node"],
+        name=row["name"],
+        first=row["first"],
+        last=row["last"],
+        size_bytes=row["size_bytes"],
+        state=row["state"],
+        ranges=ranges,
+        edges=((first_at, last_at),) if len(ranges) == 1 else (),
+        prev=row["prev"],
+        chain=row["chain"],
+        first_at=first_at,
+        last_at=last_at,
+        faults=tuple(row["faults"]),
+    )
