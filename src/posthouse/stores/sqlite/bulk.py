@@ -9,10 +9,11 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-SIZES = (1, 4, 16, 64, 256)
+SIZES = (1, 4, 16, 32, 64, 128, 256)
 """Rows of the statements that take any number: what is missing to the next size is filled with NULL."""
-WHOLE_SIZES = (64, 16)
-"""Rows of the statements that insert many, without such filling."""
+WHOLE_SIZES = (128, 64)
+"""Rows of the statements that insert many without such filling, which costs a third less. Not smaller: beside a busy
+event loop the number of statements counts."""
 
 
 def insert(db: Any, into: str, columns: int, values: list[Any], otherwise: str = "") -> None:
