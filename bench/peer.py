@@ -5,7 +5,8 @@
 Ours is durable on both sides: a message is on disk before it is sent, and on disk and processed before it is
 acknowledged; what the disk takes for a sync is told beside. The peers on Go and on py-libp2p keep nothing. "one after
 the other" is one trade, in which each message waits for the acknowledgement of the one before; "32 at once" is 32
-trades. Sender and receiver are processes of their own. Between go → go and ours → go, rounds of the first alternate.
+trades. "ours → go" is from the first post to the last acknowledgement; "out of the outbox" is from the dial on, when
+all are posted. Sender and receiver are processes of their own. Rounds of go → go and ours → go alternate.
 """
 
 from __future__ import annotations
@@ -111,14 +112,24 @@ async def measure(folder: Path, few: int, many: int) -> tuple[dict[str, tuple[Fi
         await one.do("dial", addr=other.address)
         async with open_peer(folder / "to-go") as peer:
             await meet(peer, other.address)
-            pairs = []
-            # By turns, so that both have the machine as it is in those seconds; the first is to get warm.
-            for _ in range(1 + ROUNDS):
-                pairs.append((await theirs(one, other.peer, few, 1), await ours(peer, other.peer, few, 1)))
-            del pairs[0]
-            rows["go → go"] = (middle(pair[0] for pair in pairs), await theirs(one, other.peer, many, WIDE))
-            rows["ours → go"] = (middle(pair[1] for pair in pairs), await ours(peer, other.peer, many, WIDE))
-            share = statistics.median(mine.per_s / others.per_s for others, mine in pairs)
+            rounds = []
+            # By turns, so that all have the machine as it is in those seconds; the first is to get warm.
+            for number in range(1 + ROUNDS):
+                rounds.append(
+                    (
+                        await theirs(one, other.peer, few, 1),
+                        await ours(peer, other.peer, few, 1),
+                        await waiting(folder / f"waiting-{number}", other.address, few, 1),
+                    )
+                )
+            del rounds[0]
+            rows["go → go"] = (middle(each[0] for each in rounds), await theirs(one, other.peer, many, WIDE))
+            rows["ours → go"] = (middle(each[1] for each in rounds), await ours(peer, other.peer, many, WIDE))
+            rows["ours → go, out of the outbox"] = (
+                middle(each[2] for each in rounds),
+                await waiting(folder / "waiting", other.address, many, WIDE),
+            )
+            share = statistics.median(each[1].per_s / each[0].per_s for each in rounds)
         with server(folder / "from-go") as address:
             await one.do("dial", addr=address)
             us = Multiaddr.parse(address).peer_id
@@ -164,17 +175,36 @@ async def ours(peer: Peer, to: str, count: int, at: int) -> Figure:
     """So many messages over so many trades; each of the trades is served in order, so one is one after the other."""
     done = peer.stats.acked + count
     begun_s, cpu_s = time.perf_counter(), _cpu_s()
+    await post(peer, to, count, at)
+    await acknowledged(peer, done)
+    return Figure(count / (time.perf_counter() - begun_s), (_cpu_s() - cpu_s) / count)
+
+
+async def waiting(folder: Path, address: str, count: int, at: int) -> Figure:
+    """The same where all wait in the outbox for a peer that is away: from the dial to the last acknowledgement."""
+    async with open_peer(folder) as peer:
+        await post(peer, str(Multiaddr.parse(address).peer_id), count, at)
+        begun_s, cpu_s = time.perf_counter(), _cpu_s()
+        await meet(peer, address)
+        await acknowledged(peer, count)
+        return Figure(count / (time.perf_counter() - begun_s), (_cpu_s() - cpu_s) / count)
+
+
+async def post(peer: Peer, to: str, count: int, at: int) -> None:
+    run = time.perf_counter()
     for first in range(0, count, 320):
         await asyncio.gather(
             *(
-                peer.send(to, f"{begun_s}-{number % at}", "nonce_exchange", PAYLOAD)
+                peer.send(to, f"{run}-{number % at}", "nonce_exchange", PAYLOAD)
                 for number in range(first, min(first + 320, count))
             )
         )
+
+
+async def acknowledged(peer: Peer, done: int) -> None:
     # Counters announce themselves to nobody.
     while peer.stats.acked < done:  # noqa: ASYNC110
         await asyncio.sleep(0.002)
-    return Figure(count / (time.perf_counter() - begun_s), (_cpu_s() - cpu_s) / count)
 
 
 def _cpu_s() -> float:
