@@ -12,6 +12,11 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 NATIVE = Path(sys.prefix) / "native"
+WIRE = " ".join(f"tests/{name}" for name in (
+    "unit/libp2p/test_multistream.py", "unit/libp2p/test_upgrade.py", "unit/libp2p/test_yamux.py", "unit/peer",
+    "peer/test_direct.py",
+))  # fmt: skip
+"""What goes over the wire between peers: those of its tests that replace nothing."""
 WHERE = "import posthouse.stores.sqlite.flush as module; print(module.__file__)"
 
 
@@ -63,7 +68,8 @@ def test_what_does_not_fit_is_not_used(damage: str, manifest: dict[str, dict[str
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("tests", ["tests/conformance", "tests/stateful/test_differential.py"])
+@pytest.mark.parametrize("tests", ["tests/conformance", "tests/stateful/test_differential.py", WIRE])
 def test_the_compiled_modules_pass(tests: str, manifest: dict[str, dict[str, str]]) -> None:
-    done = run("-m", "pytest", "-q", "-m", "not slow", "-p", "no:cacheprovider", tests, POSTHOUSE_TEST_NATIVE="1")
+    words = ("-m", "pytest", "-q", "-m", "not slow", "-p", "no:cacheprovider", *tests.split())
+    done = run(*words, POSTHOUSE_TEST_NATIVE="1")
     assert done.returncode == 0, done.stdout[-3_000:]
