@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -379,6 +380,30 @@ def test_state_and_plan_come_back_as_they_were(tmp_path: Path, book: Callable[[]
     ours.commit(after)
     assert (book().plan(), book().state()) == (None, after)
     assert after.known() == {NODE: [(1, 5)]}
+
+
+def test_a_record_from_before_segments_were_joined_is_read(tmp_path: Path) -> None:
+    """Segments had their names in it, and a plan did not say what was known before it."""
+    chain = write(tmp_path / "j", 1, 5)
+    write(tmp_path / "j", 6, 9, prev=chain)
+    first, second = look(tmp_path / "j")
+    old = {"batch": 1, "gold": 1, "rejected": [], "foreign": [], "forgotten": [], "schema_version": 1}
+
+    def plain(*kept: Segment) -> list[dict[str, Any]]:
+        return [{k: v for k, v in each.plain().items() if k != "restored"} for each in kept]
+
+    after = {**old, "batch": 2, "segments": plain(first, second)}
+    plan = {"batch": 2, "mode": APPEND, "new": plain(second), "after": after, "versions": {"events": 0}}
+    kept = tmp_path / "lake" / record.FOLDER
+    kept.mkdir(parents=True)
+    (kept / "state.json").write_bytes(orjson.dumps({**old, "segments": plain(first)}))
+    (kept / "plan.json").write_bytes(orjson.dumps(plan))
+    ours = Ledger(str(tmp_path / "lake"))
+    assert ours.state() == State(batch=1, gold=1, segments=(first,), dirty=("*",))
+    found = ours.plan()
+    assert found is not None
+    assert (found.new, found.known, found.nodes) == ((second,), {NODE: [(1, 5)]}, (NODE,))
+    assert found.after.segments == (first, second)
 
 
 def test_in_an_object_store_the_second_to_write_is_refused(tmp_path: Path) -> None:

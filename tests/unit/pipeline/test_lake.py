@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.unit.pipeline.lakes import at, finding, message, small, window, write
+from tests.unit.pipeline.lakes import at, event, finding, message, small, window, write
 
 from posthouse.errors import BadFile, InvalidInput
 from posthouse.pipeline.lake import VIEWS, Lake, Selection
@@ -105,6 +105,28 @@ def test_a_finding_of_another_desk_is_told_with_the_message_that_it_names(tmp_pa
     write(tmp_path, "anomalies", [finding("answered_twice", "q", [8, 9], desk="outbound", mailbox="", node="n2")])
     first, second = Lake(str(tmp_path)).message("q")
     assert (first["anomalies"], [each["kind"] for each in second["anomalies"]]) == ([], ["answered_twice"])
+
+
+def test_the_life_of_a_message_goes_on_where_its_store_was_restored(tmp_path: Path) -> None:
+    """Each event is told with the node that wrote it and its own offset, and nothing of what was abandoned."""
+    write(tmp_path, "messages", [message("a", first_offset=2, last_offset=25)])
+    line = {"known_as": "n1", "start": 1, "at": at(9), "batch": 1}
+    write(
+        tmp_path,
+        "restores",
+        [
+            {**line, "node": "n2", "from_node": "n1", "from_offset": 10, "shift": 10, "last": 12},
+            {**line, "node": "n3", "from_node": "n2", "from_offset": 12, "shift": 22, "last": None},
+            {**line, "node": "trial", "from_node": "n1", "from_offset": 7, "known_as": "trial", "shift": 0, "last": 0},
+        ],
+    )
+    told = [("n1", 2, "posted"), ("n1", 11, "cancelled"), ("n2", 4, "leased"), ("n2", 13, "died"), ("trial", 3, "died")]
+    told += [("n3", 3, "delivered"), ("n3", 4, "duplicate")]
+    write(tmp_path, "events", [event(offset, name, "a", offset, node=node) for node, offset, name in told])
+    (found,) = Lake(str(tmp_path)).message("a")
+    assert [(each["node"], each["offset"], each["place"], each["event"]) for each in found["events"]] == [
+        ("n1", 2, 2, "posted"), ("n2", 4, 14, "leased"), ("n3", 3, 25, "delivered"),
+    ]  # fmt: skip
 
 
 def test_generations_of_an_id_come_in_order(tmp_path: Path) -> None:
