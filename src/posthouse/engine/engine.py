@@ -92,8 +92,20 @@ class Engine:
     # Life.
 
     def start(self, restored_from: Mapping[str, Any] | None = None) -> Started:
-        """Take the store into use: end the leases of the process before, and start the threads."""
+        """Take the store into use: end the leases of the process before, and start the threads.
+
+        Where that fails (the disk is full, say), the engine is closed and the store is let go of.
+        """
         self._writer.start()
+        try:
+            started = self._take_over(restored_from)
+        except BaseException:
+            self.close()
+            raise
+        self.sweeper.start()
+        return started
+
+    def _take_over(self, restored_from: Mapping[str, Any] | None) -> Started:
         commands: list[Command] = []
         last_at = getattr(self._store, "last_at", lambda: None)()
         if last_at is not None:
@@ -105,7 +117,6 @@ class Engine:
         commands.append(Start(self._policies, restored_from))
         started = self.call(*commands)[-1]
         assert isinstance(started, Started)
-        self.sweeper.start()
         return started
 
     async def astart(self, restored_from: Mapping[str, Any] | None = None) -> Started:

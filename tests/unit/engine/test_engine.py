@@ -127,6 +127,19 @@ def test_an_engine_that_was_never_started_closes_its_store() -> None:
     assert store.closed
 
 
+def test_an_engine_that_cannot_start_lets_go_of_its_store() -> None:
+    def refuse(commands: Sequence[Command]) -> None:
+        raise StoreFull("no room")
+
+    before = set(threading.enumerate())
+    store = WatchedStore()
+    store.before_apply = refuse
+    with pytest.raises(StoreFull), Engine(store):
+        pytest.fail("it has started")
+    assert store.closed
+    assert set(threading.enumerate()) <= before
+
+
 def test_no_thread_is_left_behind() -> None:
     before = set(threading.enumerate())
     with Engine(WatchedStore()) as engine:
