@@ -42,6 +42,7 @@ from posthouse.peer.node import Peer, open_peer  # noqa: E402
 
 WIDE = 32
 PAYLOAD = {"offer_nonce": "02" * 66, "request_nonce": "03" * 66}
+CALLERS = 320
 ROUNDS = 5
 DIALS = 30
 SYNCS = 100
@@ -64,7 +65,7 @@ def main() -> int:
     with work_folder(options.folder, "peer") as folder:
         if not print_place(console, folder):
             return 2
-        few, many = (100, 960) if options.quick else (1_500, 6_400)
+        few, many = (100, 960) if options.quick else (3_000, 6_400)
         tune_interpreter()  # as a server does
         with console.status("measuring"):
             before_s = sync_s(folder)
@@ -133,18 +134,18 @@ async def measure(folder: Path, few: int, many: int) -> tuple[dict[str, tuple[Fi
         with server(folder / "from-go") as address:
             await one.do("dial", addr=address)
             us = Multiaddr.parse(address).peer_id
-            rows["go → ours"] = (await theirs(one, str(us), few, 1), await theirs(one, str(us), many, WIDE))
+            rows["go → ours"] = (await theirs(one, str(us), few // 3, 1), await theirs(one, str(us), many, WIDE))
         dial_s = await dials(other.address)
     with server(folder / "receiver") as address:
         async with open_peer(folder / "sender") as peer:
             await meet(peer, address)
             to = str(Multiaddr.parse(address).peer_id)
-            rows["ours → ours"] = (await ours(peer, to, few, 1), await ours(peer, to, many, WIDE))
+            rows["ours → ours"] = (await ours(peer, to, few // 3, 1), await ours(peer, to, many, WIDE))
     words = python_peer()
     async with foreign(words) as one, foreign(words) as other:
         await one.do("dial", addr=other.address)
         rows["py-libp2p → py-libp2p"] = (
-            await bare(one, other.peer, max(few // 6, 50), 1),
+            await bare(one, other.peer, max(few // 12, 50), 1),
             await bare(one, other.peer, max(many // 8, 64), WIDE),
         )
     return rows, share, dial_s
@@ -191,14 +192,14 @@ async def waiting(folder: Path, address: str, count: int, at: int) -> Figure:
 
 
 async def post(peer: Peer, to: str, count: int, at: int) -> None:
+    """Callers that each send one message after the other, until all are on disk."""
     run = time.perf_counter()
-    for first in range(0, count, 320):
-        await asyncio.gather(
-            *(
-                peer.send(to, f"{run}-{number % at}", "nonce_exchange", PAYLOAD)
-                for number in range(first, min(first + 320, count))
-            )
-        )
+
+    async def call(first: int) -> None:
+        for number in range(first, count, CALLERS):
+            await peer.send(to, f"{run}-{number % at}", "nonce_exchange", PAYLOAD)
+
+    await asyncio.gather(*(call(first) for first in range(CALLERS)))
 
 
 async def acknowledged(peer: Peer, done: int) -> None:
