@@ -55,7 +55,7 @@ class Server:
         self._folder = folder
         words = ["--relay-port", "0", "--no-console", "--no-metrics", "--no-gateway"]
         settings = {
-            "relay.rate_limit": "0", "log.level": "warning", "journal.export_s": "5", "books.enabled": "true",
+            "relay.rate_limit": "0", "log.level": "warning", "journal.export_s": "600", "books.enabled": "true",
             "books.every_s": "0", "books.memory_mb": str(MEMORY_MB),
         }  # fmt: skip
         words += [word for each in settings.items() for word in ("--set", "=".join(each))]

@@ -291,7 +291,7 @@ def main() -> None:
     if not settings:
         return
     if settings.get("stand_back", True):
-        stand_back()
+        stand_back(one_core=settings.get("master") in ("local", "local[1]"))
     turns: queue.SimpleQueue[str] = queue.SimpleQueue()
     threading.Thread(target=_read_turns, args=(turns,), daemon=True).start()
     _keep(settings, turns, answers)
@@ -304,13 +304,20 @@ def _own_output() -> TextIO:
     return answers
 
 
-def stand_back() -> None:
-    """Use the processor only when nobody else wants it; threads and processes that are started inherit it."""
+def stand_back(*, one_core: bool) -> None:
+    """Use the processor only when nobody else wants it, and one core of it where no more was asked for.
+
+    Threads and processes that are started inherit both: Java has threads of its own besides the one that works.
+    """
     with contextlib.suppress(OSError):
         os.nice(19)
     if hasattr(os, "SCHED_IDLE"):
         with contextlib.suppress(OSError):
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    if one_core and hasattr(os, "sched_setaffinity"):
+        with contextlib.suppress(OSError):
+            # Whoever is woken meanwhile finds another one that is free at once.
+            os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
 
 
 def _read_turns(turns: queue.SimpleQueue[str]) -> None:
