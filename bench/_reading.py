@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from _run import print_target
+from _server import PROGRAM
 from rich.console import Console
 
 ANSWER_S_MAX = 1.0
@@ -18,7 +19,6 @@ NOTHING_NEW_MAX = 1.5
 """Of the time that a session takes to start."""
 TIMES = 3
 NOTHING_NEW, SESSION_START = "books run with nothing new", "start of a session"
-PROGRAM = [sys.executable, "-c", "from posthouse.cli import main; main()"]
 
 SESSION = """\
 import os

@@ -12,13 +12,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
-import signal
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
@@ -28,6 +24,7 @@ import psutil
 import uvloop
 from _pinch import Load, Measured, Pairs
 from _run import make_console, print_place, print_target, work_folder
+from _server import Server, running
 from rich.console import Console
 from rich.table import Table
 
@@ -45,69 +42,22 @@ MEMORY_MB = 1_024
 P99_RATIO_MAX = 1.5
 SLACK_MS = 2.0
 """Calm rounds differ by this much from each other."""
-PROGRAM = [sys.executable, "-c", "from posthouse.cli import main; main()"]
 
 
-class Server:
-    """A relay and the books, as `posthouse up` runs them."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        words = ["--relay-port", "0", "--no-console", "--no-metrics", "--no-gateway"]
-        settings = {
-            "relay.rate_limit": "0", "log.level": "warning", "journal.export_s": "600", "books.enabled": "true",
-            "books.every_s": "0", "books.memory_mb": str(MEMORY_MB),
-        }  # fmt: skip
-        words += [word for each in settings.items() for word in ("--set", "=".join(each))]
-        self._process = subprocess.Popen(
-            [
-                *PROGRAM,
-                "up",
-                "--json",
-                *words,
-                *(word for each in settings.items() for word in ("--set", "=".join(each))),
-            ],
-            cwd=folder,
-            # Only what is said here is set.
-            env={k: v for k, v in os.environ.items() if k == "POSTHOUSE_PURE" or "POSTHOUSE" not in k},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert self._process.stdout is not None
-        self.relay = str(json.loads("".join(iter(self._process.stdout.readline, "}\n")) + "}")["relay"])
-
-    def cpu_s(self) -> float:
-        """Processor time of the server so far, of all its threads."""
-        return time.clock_gettime(~self._process.pid << 3 | 2)
-
-    def books(self) -> list[psutil.Process]:
-        """The process of the books and its Java."""
-        return psutil.Process(self._process.pid).children(recursive=True)
-
-    def bring_up_to_date(self) -> dict[str, Any]:
-        """Ask for all that is new to be taken in; what was done."""
-        with contextlib.closing(Operator.connect(load({}, self._folder))) as operator:
-            answer = operator.call("books.run", {}, lambda done, total, doing: None)
-        if not isinstance(answer, dict):
-            raise SystemExit(f"the books were not brought up to date: {answer}")
-        return answer
-
-    def stop(self) -> None:
-        """End it."""
-        self._process.send_signal(signal.SIGTERM)
-        self._process.communicate(timeout=60)
+WORDS = ("up", "--relay-port", "0", "--no-console", "--no-metrics", "--no-gateway")
+SETTINGS = {
+    "relay.rate_limit": "0", "log.level": "warning", "journal.export_s": "600", "books.enabled": "true",
+    "books.every_s": "0", "books.memory_mb": str(MEMORY_MB),
+}  # fmt: skip
 
 
-@contextlib.contextmanager
-def running(folder: Path) -> Iterator[Server]:
-    """A server that is stopped afterwards."""
-    folder.mkdir()
-    server = Server(folder)
-    try:
-        yield server
-    finally:
-        server.stop()
+def bring_up_to_date(folder: Path) -> dict[str, Any]:
+    """Ask the server of a folder to take in all that is new; what was done."""
+    with contextlib.closing(Operator.connect(load({}, folder))) as operator:
+        answer = operator.call("books.run", {}, lambda done, total, doing: None)
+    if not isinstance(answer, dict):
+        raise SystemExit(f"the books were not brought up to date: {answer}")
+    return answer
 
 
 class Found:
@@ -136,16 +86,16 @@ async def compare(server: Server, calm: int, turns: int) -> Found:
     """Rounds with nothing else, while the books are at work, and with nothing else again."""
     found = Found()
     with ThreadPoolExecutor(1) as pool:
-        async with Pairs(Load(server.relay, SIZE_BYTES, server.cpu_s), PAIRS) as pairs:
+        async with Pairs(Load(server.summary["relay"], SIZE_BYTES, server.cpu_s), PAIRS) as pairs:
             await pairs.offer(OFFERED_PER_S, WARM_S)
             for _ in range(calm):
                 found.calm.append(await pairs.offer(OFFERED_PER_S, ROUND_S))
             begun = time.monotonic()
             for _ in range(turns):
-                turn: Future[dict[str, Any]] = pool.submit(server.bring_up_to_date)
+                turn: Future[dict[str, Any]] = pool.submit(bring_up_to_date, server.folder)
                 while not turn.done():
                     round_ = await pairs.offer(OFFERED_PER_S, ROUND_S)
-                    found.look_at(server.books())
+                    found.look_at(server.children())
                     # The last one was over before the round was.
                     if not turn.done():
                         found.busy.append(round_)
@@ -196,7 +146,7 @@ def main() -> int:
         if not print_place(console, folder):
             return 2
         calm, turns = (QUICK_CALM, QUICK_TURNS) if options.quick else (CALM, TURNS)
-        with running(folder / "house") as server:
+        with running(folder / "house", WORDS, SETTINGS) as server:
             found = uvloop.run(compare(server, calm, turns))
         return 0 if report(console, found) else 1
 

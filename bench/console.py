@@ -11,14 +11,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
-import json
 import os
-import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median, quantiles
@@ -28,6 +23,7 @@ import uvloop
 from _pages import Size, filled, measure
 from _pinch import Load, Measured, Pairs
 from _run import make_console, print_place, print_target, progress_bar, work_folder
+from _server import Server, running
 from rich.console import Console
 from rich.table import Table
 
@@ -40,7 +36,6 @@ OFFERED_PER_S = 1_000
 ROUNDS, ROUND_S, WARM_S = 24, 3.0, 2.0
 QUICK_ROUNDS = 6
 P99_RATIO_MAX = 1.10
-PROGRAM = [sys.executable, "-c", "from posthouse.cli import main; main()"]
 
 
 def main() -> int:
@@ -100,61 +95,15 @@ def pages(console: Console, folder: Path, size: Size) -> bool:
 # Viewers
 
 
-class Server:
-    """A relay and a console in one process, as `posthouse up` runs them."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        # Only what is said here is set.
-        self._environ = {k: v for k, v in os.environ.items() if k == "POSTHOUSE_PURE" or "POSTHOUSE" not in k}
-        words = ["--relay-port", "0", "--console-port", "0", "--no-metrics", "--no-gateway"]
-        settings = ["--set", "relay.rate_limit=0", "--set", "log.level=warning"]
-        self._process = subprocess.Popen(
-            [*PROGRAM, "up", "--json", *words, *settings],
-            cwd=folder,
-            env=self._environ,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert self._process.stdout is not None
-        summary = json.loads("".join(iter(self._process.stdout.readline, "}\n")) + "}")
-        self.relay = str(summary["relay"])
-        self.console = str(summary["console"])
-
-    def token(self) -> str:
-        """A viewer's token."""
-        words = [*PROGRAM, "token", "add", "viewers", "--role", "viewer"]
-        return subprocess.run(
-            words, cwd=self._folder, env=self._environ, check=True, capture_output=True, text=True
-        ).stdout.strip()
-
-    def cpu_s(self) -> float:
-        """Processor time so far, of all its threads."""
-        return time.clock_gettime(~self._process.pid << 3 | 2)
-
-    def stop(self) -> None:
-        """End it."""
-        self._process.send_signal(signal.SIGTERM)
-        self._process.communicate(timeout=60)
-
-
-@contextlib.contextmanager
-def running(folder: Path) -> Iterator[Server]:
-    """A server that is stopped afterwards."""
-    folder.mkdir()
-    server = Server(folder)
-    try:
-        yield server
-    finally:
-        server.stop()
+WORDS = ("up", "--relay-port", "0", "--console-port", "0", "--no-metrics", "--no-gateway")
+SETTINGS = {"relay.rate_limit": "0", "log.level": "warning"}
 
 
 class Viewers:
     """Viewers in a process of their own."""
 
     def __init__(self, server: Server, token: str, count: int) -> None:
-        at = urlsplit(server.console)
+        at = urlsplit(server.summary["console"])
         words = [sys.executable, str(Path(__file__).with_name("_viewers.py")), str(at.hostname), str(at.port)]
         self._process = subprocess.Popen(
             [*words, str(count)],
@@ -192,8 +141,8 @@ class Found:
 async def compare(server: Server, rounds: int) -> Found:
     """Pairs of rounds, with nobody and with viewers; every other pair the other way round."""
     found = Found()
-    token = await asyncio.to_thread(server.token)
-    async with Pairs(Load(server.relay, SIZE_BYTES, server.cpu_s), PAIRS) as pairs:
+    token = await asyncio.to_thread(server.command, "token", "add", "viewers", "--role", "viewer")
+    async with Pairs(Load(server.summary["relay"], SIZE_BYTES, server.cpu_s), PAIRS) as pairs:
         await pairs.offer(OFFERED_PER_S, WARM_S)
         for number in range(rounds):
             for is_watched in (False, True) if number % 2 else (True, False):
@@ -210,7 +159,7 @@ async def compare(server: Server, rounds: int) -> Found:
 
 def viewers(console: Console, folder: Path, rounds: int) -> bool:
     """Measure the relay with and without viewers, and print both."""
-    with running(folder) as server:
+    with running(folder, WORDS, SETTINGS) as server:
         found = uvloop.run(compare(server, rounds))
     table = Table(title=f"The relay, {OFFERED_PER_S:,} messages/s offered, medians of {rounds} rounds of {ROUND_S:g} s")
     for name in ("", "p50 ms", "p99 ms", "relay's CPU %", "viewers' CPU %"):

@@ -13,23 +13,21 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
-import json
 import os
 import resource
 import statistics
-import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 import uvloop  # noqa: E402
 from _run import make_console, print_place, print_target, work_folder  # noqa: E402
+from _server import running  # noqa: E402
 from rich.table import Table  # noqa: E402
 from tests.interop.libp2p.foreign import Foreign, foreign, python_peer  # noqa: E402
 from tests.interop.peer.test_traders import go_trader  # noqa: E402
@@ -47,6 +45,11 @@ ROUNDS = 5
 DIALS = 30
 SYNCS = 100
 GO_SHARE_MIN, PY_LEAD_MIN, DIAL_S_MAX = 0.8, 5.0, 0.030
+
+
+WORDS = ("peer", "run", "--no-metrics", "--handler", "accept", "--listen", "/ip4/127.0.0.1/tcp/0")
+SETTINGS = {"peer.rate_per_s": "0", "log.level": "warning"}
+"""A peer that accepts everything."""
 
 
 class Figure(NamedTuple):
@@ -131,12 +134,14 @@ async def measure(folder: Path, few: int, many: int) -> tuple[dict[str, tuple[Fi
                 await waiting(folder / "waiting", other.address, many, WIDE),
             )
             share = statistics.median(each[1].per_s / each[0].per_s for each in rounds)
-        with server(folder / "from-go") as address:
+        with running(folder / "from-go", WORDS, SETTINGS) as server:
+            address = server.summary["peer_addresses"][0]
             await one.do("dial", addr=address)
             us = Multiaddr.parse(address).peer_id
             rows["go → ours"] = (await theirs(one, str(us), few // 3, 1), await theirs(one, str(us), many, WIDE))
         dial_s = await dials(other.address)
-    with server(folder / "receiver") as address:
+    with running(folder / "receiver", WORDS, SETTINGS) as server:
+        address = server.summary["peer_addresses"][0]
         async with open_peer(folder / "sender") as peer:
             await meet(peer, address)
             to = str(Multiaddr.parse(address).peer_id)
@@ -234,33 +239,6 @@ async def dials(address: str) -> float:
             await host.dial(Multiaddr.parse(address))
             taken.append(time.perf_counter() - begun_s)
     return statistics.median(taken)
-
-
-@contextlib.contextmanager
-def server(folder: Path) -> Iterator[str]:
-    """`posthouse peer run` that accepts everything; where it is."""
-    folder.mkdir()
-    words = [
-        sys.executable, "-c", "from posthouse.cli import main; main()", "peer", "run", "--json", "--no-metrics",
-        "--handler", "accept", "--listen", "/ip4/127.0.0.1/tcp/0", "--set", "peer.rate_per_s=0",
-        "--set", "log.level=warning",
-    ]  # fmt: skip
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("POSTHOUSE_")}
-    process = subprocess.Popen(words, cwd=folder, env=environ, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        said = ""
-        for line in process.stdout:
-            said += line
-            if line == "}\n":
-                break
-        summary: dict[str, Any] = json.loads(said)
-        yield summary["peer_addresses"][0]
-    finally:
-        process.terminate()
-        process.wait(30)
-        assert process.stdout is not None
-        process.stdout.close()
 
 
 if __name__ == "__main__":

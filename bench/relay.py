@@ -11,15 +11,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
-import json
 import os
 import resource
-import signal
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -30,6 +26,7 @@ import uvloop
 from _load import Timing, append_synced
 from _pinch import Load, Measured, Pairs, leave_all
 from _run import make_console, print_place, print_target, progress_bar, work_folder
+from _server import Server, running
 from rich.console import Console
 from rich.table import Table
 
@@ -43,7 +40,6 @@ IDLE_HOLD_S = 2.0
 OTHERS_BUSY_MAX = 0.15
 START_PAUSE_S = 0.05
 """The relay's own, its default: a flush begins after it."""
-PROGRAM = [sys.executable, "-c", "from posthouse.cli import main; main()"]
 
 
 @dataclass(frozen=True)
@@ -93,58 +89,8 @@ class Figure:
         return self.ours / self.go if self.is_rate else self.go / self.ours
 
 
-class Relay:
-    """A relay in a process of its own."""
-
-    def __init__(self, folder: Path) -> None:
-        settings = ("relay.rate_limit=0", f"relay.start_pause_s={START_PAUSE_S}", "log.level=warning")
-        words = [word for setting in settings for word in ("--set", setting)]
-        self._process = subprocess.Popen(
-            [*PROGRAM, "relay", "--json", "--relay-port", "0", "--no-metrics", *words],
-            cwd=folder,
-            # Only what is said here is set.
-            env={k: v for k, v in os.environ.items() if k == "POSTHOUSE_PURE" or "POSTHOUSE" not in k},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert self._process.stdout is not None
-        text = ""
-        while not text.endswith("}\n"):
-            line = self._process.stdout.readline()
-            if not line:
-                raise SystemExit("the relay did not start")
-            text += line
-        self.url = str(json.loads(text)["relay"])
-
-    def cpu_s(self) -> float:
-        """Processor time so far, of all its threads."""
-        # The clock of another process, numbered as clock_getcpuclockid(3) does; /proc counts in hundredths of a second.
-        return time.clock_gettime(~self._process.pid << 3 | 2)
-
-    def rss_bytes(self) -> int:
-        return int(psutil.Process(self._process.pid).memory_info().rss)
-
-    def stop(self) -> None:
-        """End it; it must end well."""
-        self._process.send_signal(signal.SIGTERM)
-        try:
-            code = self._process.wait(60)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            raise SystemExit("the relay does not stop") from None
-        if code != 0:
-            raise SystemExit(f"the relay ended with {code}")
-
-
-@contextlib.contextmanager
-def running(folder: Path) -> Iterator[Relay]:
-    folder.mkdir()
-    relay = Relay(folder)
-    try:
-        yield relay
-    finally:
-        relay.stop()
+WORDS = ("relay", "--relay-port", "0", "--no-metrics")
+SETTINGS = {"relay.rate_limit": "0", "relay.start_pause_s": str(START_PAUSE_S), "log.level": "warning"}
 
 
 # The kinds of work. Each has a relay of its own.
@@ -153,9 +99,9 @@ Tell = Callable[[], None]
 Result = tuple[list[Figure], list[Measured]]
 
 
-async def run_live(relay: Relay, size: Size, tell: Tell) -> Result:
+async def run_live(relay: Server, size: Size, tell: Tell) -> Result:
     rounds = []
-    async with Pairs(Load(relay.url, SIZE_BYTES, relay.cpu_s), PAIRS) as pairs:
+    async with Pairs(Load(relay.summary["relay"], SIZE_BYTES, relay.cpu_s), PAIRS) as pairs:
         await pairs.saturate(WINDOW, size.warm_s)
         for _ in range(size.rounds):
             tell()
@@ -165,9 +111,9 @@ async def run_live(relay: Relay, size: Size, tell: Tell) -> Result:
     return [Figure(work, "messages/s", mid(rounds, per_s), 7_800, 8_000, **costs(rounds)), p50], rounds
 
 
-async def run_offered(relay: Relay, size: Size, tell: Tell) -> Result:
+async def run_offered(relay: Server, size: Size, tell: Tell) -> Result:
     rounds = []
-    async with Pairs(Load(relay.url, SIZE_BYTES, relay.cpu_s), PAIRS) as pairs:
+    async with Pairs(Load(relay.summary["relay"], SIZE_BYTES, relay.cpu_s), PAIRS) as pairs:
         await pairs.offer(OFFERED_PER_S, size.warm_s)
         for _ in range(size.rounds):
             tell()
@@ -180,8 +126,8 @@ async def run_offered(relay: Relay, size: Size, tell: Tell) -> Result:
     ], rounds
 
 
-async def run_store(relay: Relay, size: Size, tell: Tell) -> Result:
-    load, rounds = Load(relay.url, SIZE_BYTES, relay.cpu_s), []
+async def run_store(relay: Server, size: Size, tell: Tell) -> Result:
+    load, rounds = Load(relay.summary["relay"], SIZE_BYTES, relay.cpu_s), []
     await load.store(2, 500)
     for _ in range(size.rounds):
         tell()
@@ -190,8 +136,8 @@ async def run_store(relay: Relay, size: Size, tell: Tell) -> Result:
     return [Figure(work, "messages/s", mid(rounds, per_s), 1_100, 10_000, **costs(rounds))], rounds
 
 
-async def run_flush(relay: Relay, size: Size, tell: Tell) -> Result:
-    load, rounds = Load(relay.url, SIZE_BYTES, relay.cpu_s), []
+async def run_flush(relay: Server, size: Size, tell: Tell) -> Result:
+    load, rounds = Load(relay.summary["relay"], SIZE_BYTES, relay.cpu_s), []
     await load.flush(QUEUED)
     for _ in range(size.flushes):
         tell()
@@ -205,13 +151,13 @@ async def run_flush(relay: Relay, size: Size, tell: Tell) -> Result:
     ], rounds
 
 
-async def run_idle(relay: Relay, size: Size, tell: Tell) -> Result:
+async def run_idle(relay: Server, size: Size, tell: Tell) -> Result:
     tell()
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     count = min(size.idle, hard - IDLE_FILES_SPARE)
     before_bytes = relay.rss_bytes()
-    measured, agents = await Load(relay.url, SIZE_BYTES, relay.cpu_s).idle(count)
+    measured, agents = await Load(relay.summary["relay"], SIZE_BYTES, relay.cpu_s).idle(count)
     # Past the start pause of the last one, and its first look for messages.
     await asyncio.sleep(IDLE_HOLD_S)
     grown_kib = (relay.rss_bytes() - before_bytes) / 1024 / count
@@ -245,7 +191,7 @@ def per_s(measured: Measured) -> float:
     return measured.per_s
 
 
-WORKS: dict[str, tuple[Callable[[Relay, Size, Tell], Coroutine[None, None, Result]], Callable[[Size], int]]] = {
+WORKS: dict[str, tuple[Callable[[Server, Size, Tell], Coroutine[None, None, Result]], Callable[[Size], int]]] = {
     "live": (run_live, lambda size: size.rounds),
     "offered": (run_offered, lambda size: size.rounds),
     "store": (run_store, lambda size: size.rounds),
@@ -271,7 +217,7 @@ def main() -> int:
             task = progress.add_task("", total=sum(WORKS[name][1](size) for name in names))
             for name in names:
                 progress.update(task, description=name, refresh=True)
-                with running(folder / name) as relay:
+                with running(folder / name, WORDS, SETTINGS) as relay:
                     work, _ = WORKS[name]
                     found, rounds = uvloop.run(
                         work(relay, size, lambda: progress.update(task, advance=1, refresh=True))

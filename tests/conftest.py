@@ -26,6 +26,16 @@ else:
     sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__name__ != "NativeFinder"]
 
 
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder to work in, without settings of the environment."""
+    for name in list(os.environ):
+        if name.startswith("POSTHOUSE_"):
+            monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
 TOGETHER = ("pipeline", "interop")
 """Folders whose tests share what is costly to have twice: a Spark, programs that are built."""
 

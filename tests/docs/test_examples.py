@@ -26,15 +26,6 @@ from posthouse.mailbox.message import Message
 from posthouse.mailbox.outcome import Leased
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in list(os.environ):
-        if name.startswith("POSTHOUSE_"):
-            monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def three_invoices_die() -> None:
     """What the operators' guide finds: a desk whose worker could not handle three of its messages."""
     customers = {"invoice-7": "acme", "invoice-8": "bolt", "invoice-9": "crux"}

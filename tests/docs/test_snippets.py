@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import re
 import shlex
 import subprocess
@@ -207,15 +206,6 @@ def test_the_cluster_runs_a_command_that_there_is() -> None:
     job = yaml.safe_load("\n".join(block.lines))
     (container,) = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
     check(container["args"])
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in list(os.environ):
-        if name.startswith("POSTHOUSE_"):
-            monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 def test_what_the_relays_guide_tells_operators_to_type_works(folder: Path) -> None:

@@ -8,9 +8,9 @@ are not UTF-8 are refused (BadFrame). Fields that are not known are passed over.
 from __future__ import annotations
 
 import json
-import os
 import re
 import struct
+import uuid
 from typing import Any, NamedTuple, NoReturn
 
 import orjson
@@ -73,9 +73,8 @@ class Direct(NamedTuple):
 
 
 def new_id() -> str:
-    """A new name for a message: a UUID of random bits, as other nodes make them."""
-    text = os.urandom(16).hex()
-    return f"{text[:8]}-{text[8:12]}-4{text[13:16]}-{'89ab'[int(text[16], 16) & 3]}{text[17:20]}-{text[20:]}"
+    """A new name for a message, as other nodes make them."""
+    return str(uuid.uuid4())
 
 
 class Ack(NamedTuple):

@@ -497,12 +497,12 @@ class Job:
 
     def _derive(self) -> None:
         """Make the derived tables from the summed partials, where they are behind."""
-        from pyspark.sql import functions as F
-
         state = self.ledger.state()
         if state.gold == state.batch or not state.batch:
             self._stage("done")
             return
+        from . import transforms
+
         partials = self.tables.load("partials").drop("batch")
         all_of_it = sum(segment.events for segment in state.segments) if "*" in state.dirty else 0
         with self._wide(all_of_it // SUMMED), ThreadPoolExecutor(max_workers=len(GOLD)) as pool:
@@ -510,16 +510,7 @@ class Job:
             for name, each in doing.items():
                 each.result()
                 self._stage(name)
-        open_sums = self.tables.load("books").where(
-            F.col("posted")
-            != F.col("delivered")
-            + F.col("dead")
-            + F.col("expired")
-            + F.col("cancelled")
-            + F.col("uncertain")
-            + F.col("open")
-        )
-        wrong = open_sums.limit(1).collect()
+        wrong = transforms.check_books(self.tables.load("books")).limit(1).collect()
         if wrong:
             raise StoreCorrupt(f"the books do not close in {wrong[0]['window']} {wrong[0]['desk']} {wrong[0]['kind']}")
         self.ledger.commit(replace(state, gold=state.batch, dirty=()))

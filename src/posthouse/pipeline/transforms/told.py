@@ -82,8 +82,7 @@ def above(frame: DataFrame, edges: DataFrame | None) -> DataFrame:
     """With its node's ``edge``: what lies above is news. Where there are no edges, all is."""
     if edges is None:
         return frame.withColumn("edge", F.lit(0).cast("bigint"))
-    own = F.broadcast(edges.select("node", F.col("edge")))
-    return frame.join(own, on="node", how="left").withColumn("edge", F.coalesce("edge", F.lit(0)))
+    return frame.join(F.broadcast(edges), on="node", how="left").withColumn("edge", F.coalesce("edge", F.lit(0)))
 
 
 def key_of() -> Column:
