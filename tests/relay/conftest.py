@@ -13,6 +13,9 @@ from tests.relay.harness import Agent, Relay
 from tests.unit.cli.house import House
 
 MakeRelay = Callable[..., Relay]
+STOP_S = 9.0
+"""A relay stops within a second, one that waits for a store or a client in vain within 10 or more; a busy machine may
+stand still for some of them."""
 LOUD = ["--set", "relay.rate_limit=1000000", "--set", "relay.rate_burst=1000000"]
 
 
@@ -62,7 +65,7 @@ class Running:
         self.process.send_signal(number)
         _, errors = self.process.communicate(timeout=20)
         assert self.process.returncode == 0, errors
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < STOP_S
         return str(errors)
 
 

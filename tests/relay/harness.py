@@ -43,7 +43,7 @@ from posthouse.wire.auth import challenge_bytes, confirm_bytes
 from posthouse.wire.envelope import Envelope, MessageType
 
 T = TypeVar("T")
-DEADLINE_S = 10.0
+DEADLINE_S = 20.0
 HOST = "relay.test"
 
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
@@ -132,10 +132,16 @@ class Relay:
 
         Connections notice nothing: their clock is another.
         """
-        self.ahead_ns += int(seconds * 1e9)
         sweeper, clock = self.engine.sweeper, self.engine.clock
+        # The one of the start is still at the time before.
+        self.until(lambda: sweeper._sweep_at > clock.now(), "no sweep")
+        self.ahead_ns += int(seconds * 1e9)
         sweeper.poke()
         self.until(lambda: sweeper._sweep_at > clock.now(), "no sweep")
+
+    def change(self, **fixed: Any) -> None:
+        """Change what cannot be configured, for the connections that come from now on."""
+        self.on_loop(lambda: setattr(self.house, "settings", dataclasses.replace(self.house.settings, **fixed)))
 
     def on_loop(self, function: Callable[[], T]) -> T:
         """Run something in the relay's event loop."""
@@ -355,6 +361,10 @@ class Agent:
         session = self.session
         self.relay.until(lambda: session.outflow.stage is Stage.LIVE, "it never came to live traffic")
         return self
+
+    def begin(self) -> None:
+        """The pause after authentication is over: now, where a test has made it long."""
+        self.relay.on_loop(self.session.outflow.start)
 
     def authenticate(self) -> Any:
         """Connect and answer the challenge; the AuthResult."""

@@ -86,11 +86,13 @@ def test_a_malformed_upgrade_does_not_hold_its_socket(make_relay: MakeRelay, mon
 def test_a_slow_loris_is_answered_408_and_its_place_is_free(
     make_relay: MakeRelay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "REQUEST_S", 0.3)
-    monkeypatch.setattr(server, "LINGER_S", 0.1)
+    monkeypatch.setattr(server, "LINGER_S", DEADLINE_S)
     monkeypatch.setattr(server, "TICK_S", 0.05)
     relay = make_relay({"relay.unauthenticated_max": str(BUDGET)})
-    slow = [socket.create_connection(("127.0.0.1", relay.port), timeout=DEADLINE_S) for _ in range(BUDGET)]
+    with monkeypatch.context() as hurry:
+        hurry.setattr(server, "REQUEST_S", 0.3)
+        slow = [socket.create_connection(("127.0.0.1", relay.port), timeout=DEADLINE_S) for _ in range(BUDGET)]
+        relay.until(lambda: len(relay.server._fronts) + len(relay.server._lingering) == BUDGET)
     for client in slow:
         client.sendall(b"GET /ws HTTP/1.1\r\nX: ")
     for client in slow:

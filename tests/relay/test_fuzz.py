@@ -36,8 +36,9 @@ from posthouse.wire.envelope import Envelope, MessageType
 SHORT = settings(
     max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
-LATE_S = 5.0
-"""A message and its confirmation take milliseconds; a machine that does other work may take a little longer."""
+LATE_S = 9.0
+"""A message and its confirmation take milliseconds; a machine that does other work may stand still for seconds. Nobody
+is to wait for as long as a stranger may (10 s)."""
 
 garbage = st.randoms(use_true_random=False).map(Garbage)
 """Every choice is hypothesis's own: what fails is made small. For what is the same each time."""
@@ -541,7 +542,10 @@ def test_a_storm_of_garbage_leaves_memory_and_others_as_they_were(run: Any) -> N
     storm(relay, garbage, others, 1_200)
     pair.goes_on()
     grown_bytes = process.memory_info().rss - warm_bytes
-    files = process.num_fds()
+    until = time.monotonic() + DEADLINE_S
+    # What was cut a moment ago is still to be noticed, or lingers.
+    while (files := process.num_fds()) >= 100 and time.monotonic() < until:
+        pair.goes_on()
     pair.stop()
     # What accumulates by right: messages that wait, and the memory of their ids.
     assert grown_bytes < 32 * 1024 * 1024, f"{grown_bytes / 2**20:.1f} MiB more"

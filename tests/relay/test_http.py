@@ -12,6 +12,7 @@ from tests.relay.harness import DEADLINE_S, Relay, Socket
 
 from posthouse.relay import connection, server
 from posthouse.relay.http import HEAD_BYTES_MAX, Answer, Request, parse_head
+from posthouse.relay.registration import Buckets
 
 KEY = bytes(range(32))
 BODY = json.dumps({"public_key": base64.b64encode(KEY).decode()}).encode()
@@ -126,10 +127,14 @@ def test_a_request_is_read_with_its_query_left_out() -> None:
 def test_a_request_that_takes_too_long_is_ended_and_others_are_served(
     make_relay: MakeRelay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "REQUEST_S", 0.3)
+    monkeypatch.setattr(server, "LINGER_S", DEADLINE_S)
     monkeypatch.setattr(server, "TICK_S", 0.05)
     relay = make_relay()
-    with socket.create_connection(("127.0.0.1", relay.port), timeout=DEADLINE_S) as slow:
+    with monkeypatch.context() as hurry:
+        hurry.setattr(server, "REQUEST_S", 0.3)
+        slow = socket.create_connection(("127.0.0.1", relay.port), timeout=DEADLINE_S)
+        relay.until(lambda: bool(relay.server._fronts or relay.server._lingering))
+    with slow:
         slow.sendall(b"GET /health HT")
         assert health(relay)["connections"] == 0
         assert slow.recv(100).startswith(b"HTTP/1.1 408 ")
@@ -216,6 +221,8 @@ def test_an_open_relay_registers_and_has_nothing_to_claim(relay: Relay) -> None:
 
 
 def test_registrations_are_limited(relay: Relay) -> None:
+    # So slowly that none is made up for meanwhile.
+    relay.server.registration._buckets = Buckets(per_s=0.01)
     answers = [relay.http("/agents/register", b"{}") for _ in range(7)]
     assert [status for status, _, _ in answers[:5]] == [400] * 5
     status, headers, _ = answers[-1]

@@ -195,9 +195,11 @@ def test_a_half_open_connection_is_taken_over_within_3_s_and_what_it_held_comes_
     dead.connect()
     assert announced(dead) == 3
     stall(dead, 3)
+    assert relay.house.settings.probe_s < 3
     started = time.monotonic()
     bob.connect()
-    assert time.monotonic() - started < 3
+    # A busy machine may stand still for some seconds; without the probe it would be 32.
+    assert time.monotonic() - started < 9
     assert announced(bob) == 3
     assert bob.receive_all(3) == sent
     assert dead.closed() == (1008, "replaced by a newer connection")
@@ -207,11 +209,12 @@ def test_a_half_open_connection_is_taken_over_within_3_s_and_what_it_held_comes_
 
 
 @pytest.mark.parametrize("sign", ["pong", "ping", "frame"])
-def test_a_live_connection_is_kept_and_the_newcomer_refused_within_3_s(relay: Relay, sign: str) -> None:
+def test_a_live_connection_is_kept_and_the_newcomer_refused_within_3_s(make_relay: MakeRelay, sign: str) -> None:
+    # However late the sign is noticed on a busy machine: it is the sign that refuses the newcomer, not the end of 3 s.
+    relay = make_relay(probe_s=3_600.0)
     alice, bob = relay.online("alice", "bob")
     newcomer = relay.agent("bob")
     bob.answers_pings = sign == "pong"
-    started = time.monotonic()
     newcomer.send_answer()
     bob.until(lambda: bool(bob.pings))
     if sign == "ping":
@@ -221,7 +224,6 @@ def test_a_live_connection_is_kept_and_the_newcomer_refused_within_3_s(relay: Re
     result = newcomer.expect(MessageType.AUTH_RESULT).auth_result
     assert (result.success, result.error_message) == (False, "address already connected")
     assert newcomer.closed() == (1008, "address already connected")
-    assert time.monotonic() - started < 3
     bob.answers_pings = True
     sent = alice.message(bob)
     while (came := bob.receive()) != sent:
@@ -241,27 +243,32 @@ def test_a_newcomer_is_admitted_at_once_when_the_other_leaves_meanwhile(relay: R
 
 # Signs of life
 
-HEARTBEAT = {"heartbeat_s": 0.4, "heartbeat_wait_s": 0.4}
-
 
 @pytest.fixture
 def beating(make_relay: MakeRelay, monkeypatch: pytest.MonkeyPatch) -> Relay:
     """A relay that pings after 0.4 s of silence and gives up 0.4 s later."""
     monkeypatch.setattr(house, "TICK_S", 0.02)
-    return make_relay(**HEARTBEAT)
+    return make_relay(heartbeat_s=0.4, heartbeat_wait_s=0.4)
 
 
-def test_an_agent_that_only_answers_pings_lives(beating: Relay) -> None:
-    (alice,) = beating.online("alice")
-    # Three pings, each after a silence: longer than who is silent has.
-    alice.until(lambda: len(alice.pings) >= 3)
+@pytest.fixture
+def patient(make_relay: MakeRelay, monkeypatch: pytest.MonkeyPatch) -> Relay:
+    """A relay that pings after 0.2 s of silence and gives up 2 s later: who lives is not too late on a busy machine."""
+    monkeypatch.setattr(house, "TICK_S", 0.02)
+    return make_relay(heartbeat_s=0.2, heartbeat_wait_s=2.0)
+
+
+def test_an_agent_that_only_answers_pings_lives(patient: Relay) -> None:
+    (alice,) = patient.online("alice")
+    # The second comes when who is silent is closed.
+    alice.until(lambda: len(alice.pings) >= 2)
     assert alice.session is not None
 
 
-def test_an_agent_that_only_pings_lives(beating: Relay) -> None:
-    (alice,) = beating.online("alice")
+def test_an_agent_that_only_pings_lives(patient: Relay) -> None:
+    (alice,) = patient.online("alice")
     alice.answers_pings = False
-    until = time.monotonic() + 1.2
+    until = time.monotonic() + 2.5
     while time.monotonic() < until:
         alice.pong()
         select.select([alice.socket.sock], [], [], 0.15)
