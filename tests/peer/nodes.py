@@ -59,6 +59,10 @@ class Node:
         host = other if isinstance(other, Host) else other.host
         await self.host.dial(host.addresses[0])
 
+    def allow(self, **fields: Any) -> None:
+        """Change what others may make it hold, from now on: ``allow(read_s=1)``."""
+        self.peer.receiver.limits = dataclasses.replace(self.peer.receiver.limits, **fields)
+
     def sent(self, *states: State) -> list[MessageView]:
         found: list[MessageView] = []
         while page := self.engine.store.messages(

@@ -12,6 +12,7 @@ from tests.peer.nodes import ALICE, BOB, MALLORY, id_of, limits, node, plain
 from posthouse.libp2p.errors import Libp2pError
 from posthouse.mailbox.event import REFUSED
 from posthouse.peer import frame
+from posthouse.peer.frame import Direct
 
 
 @coroutine
@@ -79,26 +80,31 @@ async def test_types_that_are_not_private_are_refused(tmp_path: Path) -> None:
 
 @coroutine
 async def test_nonsense_gets_no_answer_and_harms_nobody(tmp_path: Path) -> None:
-    async with node(tmp_path, ALICE, limits(take={"read_s": 0.2})) as alice, plain(BOB) as bob:
+    async with node(tmp_path, ALICE) as alice, plain(BOB) as bob:
         await bob.dial(alice.host.addresses[0])
         for nonsense in (
             b"\xff\xff\xff\xff",
             b"\x00\x00\x00\x00",
             b"\x00\x10\x00\x01" + b"x" * 100,
             b"\x00\x00\x00\x05hello",
-            b"\x00\x00",
-            b"\x00\x00\x00\xffshort",
             b"\x00\x00\x00\x10" + b'{"payload": NaN}',
         ):
             with pytest.raises(Libp2pError):
                 await bob.say(alice.host, nonsense)
+        # What does not come to its end is waited for as long as a frame may take.
+        alice.allow(read_s=0.2)
+        for unfinished in (b"\x00\x00", b"\x00\x00\x00\xffshort"):
+            with pytest.raises(Libp2pError):
+                await bob.say(alice.host, unfinished)
+        alice.allow(read_s=60.0)
         assert frame.acknowledged(await bob.say(alice.host, bob.direct(1))).success
         assert alice.stats.refused["malformed"] == 5
 
 
 @coroutine
 async def test_a_flood_is_slowed_and_then_dropped_while_others_are_served(tmp_path: Path) -> None:
-    tight = limits(rules={"rate_per_s": 20.0, "burst": 10}, take={"turn_s": 0.3})
+    # So slowly that a machine that stands still for seconds makes up for few.
+    tight = limits(rules={"rate_per_s": 2.0, "burst": 10}, take={"turn_s": 1.0})
     async with node(tmp_path, ALICE, tight) as alice, plain(BOB) as bob, plain(MALLORY) as mallory:
         await bob.dial(alice.host.addresses[0])
         await mallory.dial(alice.host.addresses[0])
@@ -120,32 +126,42 @@ async def test_a_flood_is_slowed_and_then_dropped_while_others_are_served(tmp_pa
 
 @coroutine
 async def test_what_is_held_back_for_a_peer_is_bounded(tmp_path: Path) -> None:
-    tight = limits(take={"held_per_peer_max": 3, "hold_s": 0.5})
-    async with node(tmp_path, ALICE, tight) as alice, plain(BOB) as bob:
+    async with node(tmp_path, ALICE, limits(take={"held_per_peer_max": 3})) as alice, plain(BOB) as bob:
         await bob.dial(alice.host.addresses[0])
-
-        async def early(number: int) -> None:
-            with pytest.raises(Libp2pError):
-                await bob.say(alice.host, bob.direct(number))
-
-        await asyncio.gather(*(early(number) for number in range(2, 12)))
+        early = [asyncio.create_task(bob.say(alice.host, bob.direct(number))) for number in range(2, 12)]
+        # The others are held back, for longer than this test lasts.
+        await all_but(3, early)
         assert alice.stats.refused["full"] == 7
         assert alice.stats.held == 10
+        await given_up(early)
+
+
+async def all_but(left: int, tasks: list[asyncio.Task[Direct]]) -> None:
+    """Wait until so many are left; the others were reset."""
+    await until(lambda: sum(task.done() for task in tasks) >= len(tasks) - left)
+    over = [task for task in tasks if task.done()]
+    assert len(over) == len(tasks) - left
+    assert all(isinstance(task.exception(), Libp2pError) for task in over)
+
+
+async def given_up(tasks: list[asyncio.Task[Direct]]) -> None:
+    """End those that are left."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @coroutine
 async def test_frames_that_are_read_at_once_are_bounded(tmp_path: Path) -> None:
-    tight = limits(take={"reading_per_peer_bytes_max": 100_000, "read_s": 0.5})
+    tight = limits(take={"reading_per_peer_bytes_max": 100_000})
     async with node(tmp_path, ALICE, tight) as alice, plain(BOB) as bob:
         await bob.dial(alice.host.addresses[0])
         head = (60_000).to_bytes(4, "big")
-
-        async def half() -> None:
-            with pytest.raises(Libp2pError):
-                await bob.say(alice.host, head + b"{")
-
-        await asyncio.gather(half(), half(), half())
+        halves = [asyncio.create_task(bob.say(alice.host, head + b"{")) for _ in range(3)]
+        await all_but(1, halves)
         assert alice.stats.refused["full"] == 2
+        await given_up(halves)
+        await until(lambda: not alice.peer.receiver._reading[""])
         assert frame.acknowledged(await bob.say(alice.host, bob.direct(1))).success
 
 
@@ -205,6 +221,7 @@ async def test_who_dribbles_a_frame_has_the_time_of_one_frame(tmp_path: Path) ->
         with pytest.raises(Libp2pError):
             await dribble()
         assert alice.came == []
+        alice.allow(read_s=60.0)
         assert frame.acknowledged(await bob.say(alice.host, bob.direct(1))).success
 
 

@@ -71,10 +71,11 @@ async def old(key: PrivateKey) -> AsyncIterator[Old]:
 
 
 async def on_topic(*nodes: Node) -> None:
+    """Wait until each knows of all whom it is connected with that they are on the topic."""
     for one in nodes:
         carrier = one.peer.courier.whispers
         assert isinstance(carrier, Whispers)
-        await until(lambda g=carrier._gossip: g.peers(TOPIC))  # type: ignore[misc]
+        await until(lambda g=carrier._gossip, h=one.host: h.peers and set(h.peers) <= set(g.peers(TOPIC)))  # type: ignore[misc]
 
 
 @coroutine
