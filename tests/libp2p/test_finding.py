@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import random
+import secrets
 
 import pytest
 from tests.libp2p.hosts import Watched, hosts
-from tests.libp2p.loop import coroutine, until
+from tests.libp2p.loop import DEADLINE_S, coroutine, until
 
 from posthouse.libp2p.errors import BadInput
 from posthouse.libp2p.host import Disconnected
@@ -70,7 +71,7 @@ async def test_bootstrap_peers_are_dialled_only_while_there_are_too_few_others()
         keeper = Keeper(alice, enough=1)
         keeper.keep(carol.address, bootstrap=True)
         # When the ping is back, both sides know each other.
-        assert await alice.ping(bob.peer_id) < 5
+        assert await alice.ping(bob.peer_id) < DEADLINE_S
         assert not alice.is_connected(carol.peer_id)
         await bob.disconnect(alice.peer_id)
         await until(lambda: alice.is_connected(carol.peer_id))
@@ -92,9 +93,11 @@ async def test_what_cannot_be_kept_is_refused_at_once() -> None:
 async def test_hosts_on_one_network_find_each_other() -> None:
     async with hosts(3) as (alice, bob, carol):
         found: list[PeerId] = []
+        # A name of its own: whoever else tests on this machine is heard, too.
+        name = f"test-{secrets.token_hex(8)}"
         services = [
-            Mdns(alice, "test-net", ["127.0.0.1"], found=found.append),
-            Mdns(bob, "test-net", ["127.0.0.1"], connect=False),
+            Mdns(alice, name, ["127.0.0.1"], found=found.append),
+            Mdns(bob, name, ["127.0.0.1"], connect=False),
             Mdns(carol, "other-net", ["127.0.0.1"]),
         ]
         async with contextlib.AsyncExitStack() as stack:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.libp2p.hosts import HERE, Watched, hosts
-from tests.libp2p.loop import coroutine, until
+from tests.libp2p.loop import DEADLINE_S, coroutine, until
 
 from posthouse.libp2p.errors import LimitReached
 from posthouse.libp2p.gossip.message import decode
@@ -145,7 +145,7 @@ async def test_a_peer_that_sends_garbage_is_cut_off_from_gossip_only() -> None:
                     await stream.write(garbage)
                     with pytest.raises(Exception, match="reset"):
                         await stream.read()
-                assert await bad.ping(host.peer_id) < 5
+                assert await bad.ping(host.peer_id) < DEADLINE_S
                 assert host.is_connected(bad.peer_id)
 
 

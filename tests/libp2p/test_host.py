@@ -7,12 +7,13 @@ import gc
 import random
 import socket
 import weakref
+from dataclasses import replace
 from typing import Any
 
 import psutil
 import pytest
 from tests.libp2p.hosts import ECHO, HERE, Watched, echo, hosts, stranger
-from tests.libp2p.loop import coroutine, until
+from tests.libp2p.loop import DEADLINE_S, coroutine, until
 
 from posthouse.libp2p.errors import (
     BadInput,
@@ -65,9 +66,9 @@ async def test_peers_say_who_they_are_and_what_they_speak() -> None:
         # What a peer said of itself leads back to it.
         await bob.disconnect(alice.peer_id)
         await until(lambda: not alice.peers)
-        assert await bob.ping(alice.peer_id) < 5
+        assert await bob.ping(alice.peer_id) < DEADLINE_S
         assert (alice.saw(Connected), alice.saw(Disconnected)) == (2, 1)
-        assert alice.saw(Identified) >= 4
+        await until(lambda: alice.saw(Identified) >= 4)
 
 
 @coroutine
@@ -84,7 +85,7 @@ async def test_who_a_peer_is_can_be_waited_for() -> None:
         await until(lambda: not alice.peers)
         await alice.dial(bob.address)
         waiting = asyncio.create_task(alice.identified(bob.peer_id))
-        assert await alice.ping(bob.peer_id) < 5
+        assert await alice.ping(bob.peer_id) < DEADLINE_S
         await alice.disconnect(bob.peer_id)
         with pytest.raises(ConnectionLost, match="before it said"):
             await waiting
@@ -319,21 +320,21 @@ async def test_two_who_dial_each_other_at_once_are_connected_once() -> None:
             await until(lambda a=alice, b=bob: a.saw(Identified) and b.saw(Identified))
             assert alice.saw(Connected) == bob.saw(Connected) == 1
             assert 1 <= alice.counts.connections <= 2
-            assert await alice.ping(bob.peer_id) < 5
-            assert await bob.ping(alice.peer_id) < 5
+            assert await alice.ping(bob.peer_id) < DEADLINE_S
+            assert await bob.ping(alice.peer_id) < DEADLINE_S
             # The end of one of two connections is not the end of the peer.
             if len(alice.connections(bob.peer_id)) == 2:
                 await alice.connections(bob.peer_id)[0].close()
                 await until(lambda a=alice, b=bob: a.counts.connections == b.counts.connections == 1)
                 assert alice.saw(Disconnected) == 0
-                assert await alice.ping(bob.peer_id) < 5
+                assert await alice.ping(bob.peer_id) < DEADLINE_S
             await alice.disconnect(bob.peer_id)
             await until(lambda b=bob: b.saw(Disconnected) == 1)
 
 
 @coroutine
 async def test_connections_that_say_nothing_are_bounded_and_end_in_time() -> None:
-    async with hosts(2, pending_max=3, handshake_s=0.3) as (alice, bob):
+    async with hosts(2, pending_max=3, handshake_s=1.5) as (alice, bob):
         quiet = [await stranger(bob) for _ in range(3)]
         await until(lambda: bob.counts.pending == 3)
         reader, writer = await stranger(bob)
@@ -345,7 +346,14 @@ async def test_connections_that_say_nothing_are_bounded_and_end_in_time() -> Non
                 pass
             writer.close()
         await until(lambda: not bob.counts.pending)
+        patient(alice, bob)
         assert await alice.dial(bob.address)
+
+
+def patient(*hosts: Watched) -> None:
+    """Give those who shake hands from now on the time that a busy machine may take."""
+    for host in hosts:
+        host.settings = replace(host.settings, handshake_s=DEADLINE_S)
 
 
 @coroutine
@@ -454,7 +462,7 @@ class Frozen(asyncio.Protocol):
 
 @coroutine
 async def test_a_peer_that_says_nothing_any_more_is_noticed_and_a_quiet_one_is_kept() -> None:
-    async with hosts(2, keepalive_s=0.2, keepalive_wait_s=0.2, tick_s=0.05) as (alice, bob):
+    async with hosts(2, keepalive_s=0.2, keepalive_wait_s=1.0, tick_s=0.05) as (alice, bob):
         wire = Frozen()
         endpoint = bob.address.endpoint
         assert endpoint is not None
@@ -464,7 +472,7 @@ async def test_a_peer_that_says_nothing_any_more_is_noticed_and_a_quiet_one_is_k
         connection = await alice.dial(bob.peer_id, [Multiaddr.parse(f"/ip4/127.0.0.1/tcp/{port}")])
         await until(lambda: connection.rtt_s is not None)
         begun = asyncio.get_running_loop().time()
-        while asyncio.get_running_loop().time() < begun + 1.0:
+        while asyncio.get_running_loop().time() < begun + 1.5:
             await alice.ping(bob.peer_id)
             await asyncio.sleep(0.3)
         assert alice.is_connected(bob.peer_id)
@@ -525,6 +533,7 @@ def test_strangers_who_speak_something_else_are_turned_away(junk: bytes) -> None
             await until(lambda: not bob.counts.pending)
             assert bob.counts.failed_handshakes == 1
             assert not bob.peers
+            patient(alice, bob)
             assert await alice.dial(bob.address)
 
     turned_away()
@@ -543,7 +552,7 @@ async def test_garbage_behind_the_handshake_ends_only_that_connection() -> None:
         assert connection._transport is not None
         connection._transport.write(bytes(200))
         await until(lambda: bob.saw(Disconnected) == 2)
-        assert await carol.ping(bob.peer_id) < 5
+        assert await carol.ping(bob.peer_id) < DEADLINE_S
 
 
 @coroutine
@@ -590,7 +599,7 @@ async def test_forty_reconnects_leave_nothing_behind() -> None:
             await until(lambda: not bob.peers and not alice.peers)
             if number == 5:
                 files = process.num_fds()
-        assert process.num_fds() <= files
+        await until(lambda: process.num_fds() <= files)
         assert alice.saw(Connected) == bob.saw(Connected) == 40
         await until(lambda: len(asyncio.all_tasks()) == 1)
         gc.collect()
