@@ -175,6 +175,9 @@ def test_a_file_that_is_not_there_says_so(tmp_path: Path) -> None:
 
 # Any bytes at all
 
+LONG_MS = 30_000
+"""An example takes milliseconds, one that goes round and round for ever; a busy machine may stand still for seconds."""
+
 
 def look(folder: Path, data: bytes) -> None:
     """Read all of it: the end, or BadFile."""
@@ -192,7 +195,7 @@ def look(folder: Path, data: bytes) -> None:
 USED = [n for n in range(len(WHOLE) // PAGE) if any(WHOLE[n * PAGE + 16 : n * PAGE + PAGE])]
 
 
-@settings(max_examples=300, deadline=2_000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300, deadline=LONG_MS, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     flips=st.lists(
         st.tuples(st.sampled_from(USED), st.integers(0, 200) | st.integers(0, PAGE - 1), st.integers(0, 255)),
@@ -207,7 +210,7 @@ def test_flipped_bytes_never_do_more_than_end_the_reading(tmp_path: Path, flips:
     look(tmp_path, bytes(data))
 
 
-@settings(max_examples=60, deadline=2_000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=LONG_MS, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(size=st.integers(0, len(WHOLE)))
 @example(size=PAGE)
 @example(size=2 * PAGE + 15)
@@ -215,7 +218,7 @@ def test_a_cut_off_file_never_does_more_than_end_the_reading(tmp_path: Path, siz
     look(tmp_path, WHOLE[:size])
 
 
-@settings(max_examples=60, deadline=2_000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=LONG_MS, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_pages_in_each_others_place_never_do_more_than_end_the_reading(tmp_path: Path, data: st.DataObject) -> None:
     """With the right number in its header, so that only its contents are wrong: cycles, buckets in buckets."""
