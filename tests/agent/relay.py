@@ -12,6 +12,7 @@ from collections import deque
 from typing import Any
 
 from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport, ws_create_server
+from tests.port import free_port
 
 from posthouse.wire import envelope as wire
 from posthouse.wire.address import address_of
@@ -32,13 +33,12 @@ class Relay:
         self.admissions = 0
         self._changed = asyncio.Event()
         self._server: asyncio.Server | None = None
-        self._port = 0
+        self._port = free_port()
 
     async def start(self) -> str:
         self._server = await ws_create_server(
             lambda request: _Connection(self), "127.0.0.1", self._port, enable_auto_pong=False
         )
-        self._port = self._server.sockets[0].getsockname()[1]
         return f"ws://127.0.0.1:{self._port}"
 
     async def stop(self) -> None:
@@ -54,7 +54,7 @@ class Relay:
     async def change(self) -> None:
         """Wait for the next frame, admission or departure."""
         self._changed.clear()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await self._changed.wait()
 
     async def until(self, condition: Any) -> None:

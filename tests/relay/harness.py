@@ -28,6 +28,7 @@ from typing import Any, TypeVar
 
 import nacl.signing
 import uvloop
+from tests.port import free_port
 
 from posthouse.config import Config, Given, load
 from posthouse.control.operator import open_store
@@ -83,7 +84,9 @@ class Relay:
         return load({}, self.folder, flags)
 
     def start(self) -> Relay:
-        """Start, or start again on the same store."""
+        """Start, or start again on the same store and port."""
+        if self.settings["relay.port"] == "0":
+            self.settings["relay.port"] = str(free_port())
         ready = threading.Event()
         self._thread = threading.Thread(target=lambda: uvloop.run(self._run(ready)), name="relay", daemon=True)
         self._thread.start()
@@ -107,8 +110,6 @@ class Relay:
             self._failure = error
             ready.set()
             return
-        # A restarted relay listens where it did.
-        self.settings["relay.port"] = str(self.server.port)
         ready.set()
         await self._stop.wait()
         await self.server.close()

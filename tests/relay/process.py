@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from tests.port import free_port
 from tests.relay.harness import DEADLINE_S, HOST, Agent
 from tests.unit.cli.house import PROGRAM
 
@@ -19,7 +20,7 @@ class RelayProcess:
     def __init__(self, folder: Path, settings: dict[str, str] | None = None) -> None:
         self.folder = folder
         self.settings = {
-            "relay.port": "0",
+            "relay.port": str(free_port()),
             "relay.public_host": HOST,
             "relay.rate_limit": "0",
             "metrics.enabled": "false",
@@ -49,7 +50,6 @@ class RelayProcess:
             assert line, f"the relay did not start: {self.log.read_text()[-2000:]}"
             text += line
         self.url = str(json.loads(text)["relay"])
-        self.settings["relay.port"] = str(self.port)
         return self
 
     @property
