@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import imaplib
 import logging
-import socket
 import ssl
 import threading
 from contextlib import AsyncExitStack
@@ -21,6 +20,7 @@ from pymap.backend.dict import DictBackend
 from pymap.imap import IMAPServer
 from pysasl.hashing import BuiltinHash
 from tests.gateway.channels.setups import setup
+from tests.port import free_port
 
 from posthouse.gateway.channels.bench import Bench
 from posthouse.gateway.channels.email import Email
@@ -41,7 +41,7 @@ class ImapServer:
 
     def start(self) -> ImapServer:
         self._thread.start()
-        assert self._ready.wait(10)
+        assert self._ready.wait(30)
         return self
 
     def _run(self) -> None:
@@ -87,14 +87,14 @@ class ImapServer:
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(10)
+        self._thread.join(30)
 
 
 class Mailman:
     """Whoever looks into the mailbox with another program."""
 
     def __init__(self, port: int, context: ssl.SSLContext | None = None) -> None:
-        self._imap = imaplib.IMAP4("127.0.0.1", port, timeout=10)
+        self._imap = imaplib.IMAP4("127.0.0.1", port, timeout=30)
         if context is not None:
             self._imap.starttls(context)
         self._imap.login(USER, PASSWORD)
@@ -130,6 +130,7 @@ class SmtpServer:
         self._controller = Controller(
             self, hostname="127.0.0.1", port=self.port, authenticator=self._authenticate, auth_required=True,
             auth_require_tls=context is not None, tls_context=context, require_starttls=context is not None,
+            ready_timeout=30,
         )  # fmt: skip
         self._controller.start()
 
@@ -160,12 +161,6 @@ class SmtpServer:
         if self.how == "silent":
             server.transport.abort()
         return "250 OK"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class EmailBench(Bench):
@@ -204,7 +199,7 @@ class EmailBench(Bench):
         values = {
             "address": USER, "password_env": "PASSWORD", "imap_host": "127.0.0.1", "imap_port": self.imap.port,
             "smtp_host": "127.0.0.1", "smtp_port": self.smtp.port, "imap_security": security,
-            "smtp_security": security, "reconnect_s": 0.05, "timeout_s": 5, **self._values,
+            "smtp_security": security, "reconnect_s": 0.05, "timeout_s": 20, **self._values,
         }  # fmt: skip
         return Email(setup("email", values, PASSWORD=PASSWORD))
 

@@ -188,7 +188,7 @@ def test_a_server_that_does_not_speak_imap_is_left(said: bytes, error: str):
         port = server.sockets[0].getsockname()[1]
         context: Any = None
         with pytest.raises(ImapError, match=error):
-            await Imap.connect("127.0.0.1", port, "none", context, 5, 100_000)
+            await Imap.connect("127.0.0.1", port, "none", context, 60, 100_000)
         server.close()
         await server.wait_closed()
 

@@ -14,8 +14,8 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
-from tests.gateway.channels.email_bench import free_port
 from tests.gateway.channels.webhook_bench import KEY
+from tests.port import free_port
 from tests.unit.cli.house import House
 
 from posthouse.gateway.channels.bench import Changes
@@ -36,12 +36,10 @@ allow = "127.0.0.1"
 
 [desk.inbound]
 retry = ["100ms"]
-lease_s = 2
 
 [desk.outbound]
 retry = ["100ms"]
 attempts_max = 1000
-lease_s = 2
 """
 
 

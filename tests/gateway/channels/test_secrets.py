@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow.parquet as parquet
 import pytest
 from tests.gateway.channels import email_bench, telegram_bench, webhook_bench, websocket_bench
+from tests.port import free_port
 from tests.unit.cli.house import House
 
 from posthouse.gateway.channels.bench import Bench, Changes
@@ -93,7 +94,7 @@ async def _run(folder: Path) -> tuple[str, list[str]]:
     benches: list[Bench] = [hook, socket, bot, mail]
     for bench in benches:
         await bench.open()
-    hook.made = Hook(email_bench.free_port())  # type: ignore[assignment]
+    hook.made = Hook(free_port())  # type: ignore[assignment]
     secrets = [secret for bench in benches for secret in bench.secrets]
     values: dict[str, Any] = {"hook": hook.made.port, "socket": socket.port, "telegram": bot.port}
     values |= {"imap": mail.imap.port, "smtp": mail.smtp.port, "user": email_bench.USER}

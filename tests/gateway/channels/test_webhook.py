@@ -142,20 +142,20 @@ def test_who_is_slow_is_cut_off_and_disturbs_nobody():
             writer.write(b"POST / HTTP/1.1\r\nhost: x\r\n" + end)
         assert (await bench.post(*by(KEY, HELLO)))[0] == 202
         for number, (reader, writer) in enumerate(slow):
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 answer = await reader.read(4_096)
             assert answer == b"" if number % 2 else answer.startswith(b"HTTP/1.1 408 ")
             writer.close()
         assert (await bench.post(*by(KEY, {**HELLO, "id": "m2"})))[0] == 202
 
-    run(story, body_s=0.3, head_s=1.5)
+    run(story, body_s=0.3, head_s=4)
 
 
 def test_one_connection_too_many_is_cut():
     async def story(bench: WebhookBench, trial: Trial) -> None:
         held = [await asyncio.open_connection("127.0.0.1", bench.made.port) for _ in range(4)]
         reader, writer = await asyncio.open_connection("127.0.0.1", bench.made.port)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             assert await reader.read(1) == b""
         for _, one in [*held, (reader, writer)]:
             one.close()
@@ -260,7 +260,7 @@ def test_a_target_that_is_away_or_silent():
         assert type(await sent(trial, Part("hi"))) is Unclear
         server.close()
 
-    run(story, timeout_s=0.3)
+    run(story, timeout_s=2)
 
 
 def test_retry_after_is_seconds_or_a_date():

@@ -44,12 +44,12 @@ def test_a_socket_that_is_dead_and_does_not_say_so_is_found_by_its_silence():
             transport.pause_reading()
         found = await trial.send(trial.sending("into the dark"))
         assert isinstance(found, Unclear)
-        await trial.desk.changes.until(lambda: trial.desk.ups == 2, "it connects again")
+        await trial.desk.changes.until(lambda: trial.desk.ups >= 2, "it connects again")
         assert trial.desk.downs[0][0] in ("timeout", "cut")
         assert isinstance(await trial.send(trial.sending("here")), Sent)
         await trial.until_arrived("here")
 
-    run(story, heartbeat_s=0.3, answer_s=5)
+    run(story, heartbeat_s=1.5, answer_s=20)
 
 
 def test_a_part_that_nobody_answers_is_unclear_and_the_server_can_be_asked():
@@ -61,7 +61,7 @@ def test_a_part_that_nobody_answers_is_unclear_and_the_server_can_be_asked():
         assert await trial.channel.reconcile(sending) is Reconciled.SENT
         assert await trial.channel.reconcile(trial.sending("another")) is Reconciled.NOT_SENT
 
-    run(story, answer_s=0.2)
+    run(story, answer_s=2)
 
 
 def test_all_that_is_under_way_when_the_socket_breaks_is_unclear():

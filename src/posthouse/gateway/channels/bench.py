@@ -30,8 +30,8 @@ from ..channel import (
 )
 from ..letter import INBOUND_DESK, Inbound, Outbound, Part, encode
 
-DEADLINE_S = 10.0
-"""How long a check waits for anything."""
+DEADLINE_S = 30.0
+"""How long a check waits for anything; only one that does not hold waits so long."""
 LOOK_S = 0.1
 
 
