@@ -265,6 +265,10 @@ class Worker:
             self._looking = self._loop.call_at(at_s, self._look)
 
     def _look(self) -> None:
+        # Behind those whose time came while the loop was held up: what they have to say is heard first.
+        self._loop.call_soon(self._give_up)
+
+    def _give_up(self) -> None:
         now_s = self._loop.time()
         soonest_s = math.inf
         for job in self._jobs.values():
