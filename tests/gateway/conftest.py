@@ -24,12 +24,15 @@ from posthouse.mailbox.store import MessageView
 from posthouse.stores.sqlite import SqliteStore
 
 LOOK_S = 0.02
+AGAIN_S = 0.2
+GRACE_S = 10.0
+"""Long enough for what is under way when a gateway is closed; only what hangs waits so long."""
 QUICK_IN = INBOUND.replace(retry=ladder(0.05))
 QUICK_OUT = OUTBOUND.replace(retry=ladder(0.05))
 
 
 class Watch:
-    """Wakes whoever waits for something in the store: it is looked at again after each commit."""
+    """Wakes whoever waits for something: it is looked at again after each commit, and now and then without one."""
 
     def __init__(self, engine: Engine) -> None:
         self._loop = asyncio.get_running_loop()
@@ -48,7 +51,9 @@ class Watch:
                 # On a thread: the store answers when its commit is done, and whoever is watched must not wait for that.
                 if await asyncio.to_thread(what):
                     return
-                await self._committed.wait()
+                # What is not in the store, a courier's counts for instance, follows its commit, and no other may come.
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._committed.wait(), AGAIN_S)
                 # Many commits, one look.
                 await asyncio.sleep(LOOK_S)
 
@@ -98,8 +103,8 @@ class House:
             channels,
             handler,
             alert,
-            work or Limits(grace_s=0.2),
-            send or SendLimits(grace_s=0.2),
+            work or Limits(grace_s=GRACE_S),
+            send or SendLimits(grace_s=GRACE_S),
             rules,
             lake,
             rules_every_s=LOOK_S,

@@ -105,7 +105,10 @@ def test_what_lasts_is_told_again_and_a_new_process_knows_of_it(house: House) ->
                 await engine.do(Purge(Filter(INBOUND_DESK)))
             seen = len(hook.told)
             async with house.gateway(alert=alert_to(hook), rules=[BACKLOG]):
-                assert (await told(hook, seen + 1))[-1]["state"] == "resolved"
+                # Behind what was posted and not sent yet when the gateway before it ended.
+                while (await told(hook, seen + 1))[-1]["state"] != "resolved":
+                    assert hook.told[-1]["state"] == "repeated"
+                    seen = len(hook.told)
 
     asyncio.run(case())
 

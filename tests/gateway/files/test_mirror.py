@@ -47,13 +47,17 @@ class Shelf:
 
     def files(self, place: str = "") -> dict[str, Any]:
         """What is in each file of a place, by stem."""
-        where = self.folder / "delivery-queue" / place
-        return {path.stem: json.loads(path.read_text()) for path in where.glob("*.json")}
+        found = {}
+        for path in (self.folder / "delivery-queue" / place).glob("*.json"):
+            # The mirror goes on meanwhile: a file may be gone by now.
+            with contextlib.suppress(FileNotFoundError):
+                found[path.stem] = json.loads(path.read_text())
+        return found
 
     async def until(self, what: Callable[[], bool]) -> None:
         """Wait until the files are so: they follow the store at once, but not in the same step."""
         assert self.mirror is not None
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(30):
             while True:
                 moved = self.mirror.moved
                 if await asyncio.to_thread(what):
