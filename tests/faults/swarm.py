@@ -71,7 +71,7 @@ class Actor:
         self._count += 1
         id = f"{self.address[6:12]}-{self._count}"
         body = random.randbytes(random.choice((16, 100, 400, 1_500)))
-        if random.random() < 0.01:
+        if random.random() < self.swarm.poison:
             body = POISON + body
         made = Envelope(version=1, from_address=self.address, to_address=to.address, message_id=id.encode())
         made.type = MessageType.MESSAGE if random.random() < 0.9 else MessageType.CONNECTION_REQUEST  # type: ignore[assignment]
@@ -195,12 +195,16 @@ class Connection:
 class Swarm:
     """All of them; a tenth is online at a time."""
 
-    def __init__(self, port: int, host: str, agents: int, rate_per_s: float, stay_s_max: float, seed: int) -> None:
+    def __init__(
+        self, port: int, host: str, agents: int, rate_per_s: float, stay_s_max: float, poison: float, seed: int
+    ) -> None:
+        """``poison``: the part of the messages that nobody confirms."""
         self.port = port
         self.host = host
         self.random = random.Random(seed)
         self.rate_per_s = rate_per_s
         self.stay_s_max = stay_s_max
+        self.poison = poison
         self.actors = [Actor(self, number) for number in range(agents)]
         self._away = set(self.actors)
         # A few never come: their mailboxes fill up, and what is in them expires.

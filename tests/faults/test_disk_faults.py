@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from posthouse.stores.sqlite import SqliteStore, checkpoint
 
 WRITES = frozenset({Call.WRITE, Call.TRUNCATE})
 SYNCS = frozenset({Call.SYNC})
+DEADLINE_S = 30.0
 
 
 def opened(path: Path, disk: Disk | None = None) -> SqliteStore:
@@ -155,8 +157,8 @@ def test_after_a_failed_write_or_sync_the_engine_stops_and_tries_nothing_again(
 ) -> None:
     disk = Disk()
     store = opened(tmp_path / "a.db", disk)
-    told: list[BaseException] = []
-    engine = Engine(store, on_failure=told.append)
+    told: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
+    engine = Engine(store, on_failure=told.put)
     engine.start()
     accepted = 0
     for number in range(20):
@@ -168,11 +170,13 @@ def test_after_a_failed_write_or_sync_the_engine_stops_and_tries_nothing_again(
     assert isinstance(raised.value, StoreFailed) or isinstance(raised.value.__cause__, StoreFailed)
     assert fault.struck == 1
     assert isinstance(engine.failure(), StoreFailed)
-    assert told == [engine.failure()]
+    # Behind those who wait for an answer.
+    assert told.get(timeout=DEADLINE_S) is engine.failure()
     before = [disk.count(call) for call in (Call.WRITE, Call.SYNC, Call.TRUNCATE)]
     with pytest.raises(EngineClosed):
         engine.call(message(100))
     engine.close()
+    assert told.empty()
     assert [disk.count(call) for call in (Call.WRITE, Call.SYNC, Call.TRUNCATE)] == before, "it was tried again"
     # The kernel may have thrown the pages away: what was accepted must not depend on them.
     disk.cut()
@@ -198,7 +202,7 @@ def test_a_checkpoint_that_fails_stops_the_engine(
     with pytest.raises(StoreError):  # noqa: PT012
         for accepted in range(5_000):
             engine.call(message(accepted, bytes(3_000)))
-    assert stopped.wait(5)
+    assert stopped.wait(DEADLINE_S)
     assert isinstance(engine.failure(), StoreFailed)
     engine.close()
     after = opened(tmp_path / "a.db")
@@ -244,7 +248,13 @@ def test_a_slow_disk_makes_groups_larger_and_loses_nobody(tmp_path: Path) -> Non
         disk.add(Fault(Act.DELAY, 1, FOR_EVER, calls=SYNCS, delay_s=0.03))
         before = disk.count(Call.SYNC, "-wal")
         outcomes: list[object] = []
-        threads = [threading.Thread(target=lambda n=n: outcomes.extend(engine.call(message(n)))) for n in range(60)]
+        everybody = threading.Barrier(60)
+
+        def call(number: int) -> None:
+            everybody.wait(DEADLINE_S)
+            outcomes.extend(engine.call(message(number)))
+
+        threads = [threading.Thread(target=call, args=(n,)) for n in range(60)]
         for thread in threads:
             thread.start()
         for thread in threads:
