@@ -204,7 +204,8 @@ class Sender:
 
 @pytest.fixture
 def relay(tmp_path: Path) -> Iterator[RelayProcess]:
-    with RelayProcess(tmp_path) as relay:
+    # A longer pause before what waited than the usual 0.05 s: of that the client's 20 ms take most on a busy machine.
+    with RelayProcess(tmp_path, {"relay.start_pause_s": "0.3"}) as relay:
         yield relay
     log = relay.log.read_text()
     assert "Traceback" not in log, log[-3000:]

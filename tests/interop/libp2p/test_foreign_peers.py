@@ -20,7 +20,7 @@ import psutil
 import pytest
 from tests.interop.libp2p.foreign import Failed, Foreign, foreign, go_peer, node_peer, python_peer
 from tests.libp2p.hosts import ECHO, Watched, hosts
-from tests.libp2p.loop import until, within
+from tests.libp2p.loop import DEADLINE_S, until, within
 
 from posthouse.libp2p.errors import DialFailed, NotSupported, StreamReset
 from posthouse.libp2p.gossip.service import Gossip
@@ -93,8 +93,8 @@ async def test_streams_go_both_ways_whoever_dialled(words: list[str]) -> None:
             else:
                 await other.do("dial", addr=str(host.address))
             peer = await met(host, other)
-            assert await host.ping(peer) < 5
-            assert (await other.do("ping", peer=str(host.peer_id)))["seconds"] < 5
+            assert await host.ping(peer) < DEADLINE_S
+            assert (await other.do("ping", peer=str(host.peer_id)))["seconds"] < DEADLINE_S
             for size in (1, 1 << 20):
                 assert await there_and_back(host, peer, size)
                 answer = await other.do("echo", peer=str(host.peer_id), size=size)
@@ -170,7 +170,7 @@ async def test_forty_reconnects_leave_nothing_behind(words: list[str]) -> None:
                 files = process.num_fds()
         assert host.saw(Connected) == host.saw(Disconnected) == 40
         assert host.counts.connections == host.counts.streams == host.counts.pending == 0
-        assert process.num_fds() <= files
+        await until(lambda: process.num_fds() <= files)
         # The test itself and the reader of the foreign peer.
         await until(lambda: len(asyncio.all_tasks()) == 2)
         gc.collect()
@@ -189,7 +189,7 @@ async def test_garbage_ends_the_connection_and_a_new_one_works(words: list[str])
             transport.write(connection._channel.seal(garbage) if number == 1 else os.urandom(400))
             if number == 1:
                 transport.write(os.urandom(400))
-            await until(lambda n=number: host.saw(Disconnected) == n)
+            await until(lambda n=number: host.saw(Disconnected) >= n)
         await host.dial(other.address)
         assert await there_and_back(host, peer, 1_000)
 
@@ -202,7 +202,8 @@ async def test_a_peer_that_is_killed_is_missed_at_once(words: list[str]) -> None
         stream = await host.open_stream(peer, ECHO)
         reading = asyncio.create_task(stream.read())
         other.signal(signal.SIGKILL)
-        async with asyncio.timeout(5):
+        # Not by its silence, which would take 22 s.
+        async with asyncio.timeout(15):
             await until(lambda: host.saw(Disconnected))
         with pytest.raises(Exception, match="lost"):
             await reading

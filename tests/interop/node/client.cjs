@@ -16,7 +16,7 @@ const sodium = require('libsodium-wrappers')
 const WebSocket = require('ws')
 
 const LATE_MS = 20
-const QUEUE_STATUS_MS = 2000
+const QUEUE_STATUS_MS = 15000
 const QUEUE_MS = 10000
 const RETRY_MS = 20
 const EXIT_DUPLICATE = 3
