@@ -265,16 +265,16 @@ class Worker:
             self._looking = self._loop.call_at(at_s, self._look)
 
     def _look(self) -> None:
-        # Behind those whose time came while the loop was held up: what they have to say is heard first.
-        self._loop.call_soon(self._give_up)
+        # Behind those whose time came before it while the loop was held up: what they have to say is heard first.
+        self._loop.call_soon(self._give_up, self._look_at_s)
 
-    def _give_up(self) -> None:
-        now_s = self._loop.time()
+    def _give_up(self, by_s: float) -> None:
+        """End what was due by then. The time is not asked for: it may be later by as long as the loop was held up."""
         soonest_s = math.inf
         for job in self._jobs.values():
             if job.work is None or job.task is None:
                 continue
-            if job.work.due_s <= now_s:
+            if job.work.due_s <= by_s:
                 job.late = True
                 job.work.end()
                 job.task.cancel()
