@@ -33,10 +33,10 @@ def work(*messages: Inbound, attempt: int = 1) -> Work:
     return Work(messages or (ASKED,), attempt)
 
 
-async def limited(handler: Handler, given: Work, silent_s: float = 5.0) -> tuple[Reply, ...]:
+async def limited(handler: Handler, given: Work, silent_s: float = 60.0) -> tuple[Reply, ...]:
     """As the worker calls it: given up when nothing was heard of it."""
     loop = asyncio.get_running_loop()
-    given.begin(loop, silent_s, 30.0)
+    given.begin(loop, silent_s, 90.0)
     working = asyncio.create_task(handler.handle(given))
     try:
         while not working.done():
@@ -70,13 +70,16 @@ async def endpoint(answer: Callable[[web.Request], Any]) -> AsyncIterator[str]:
 
 
 def ask(
-    answer: Callable[[web.Request], Any], silent_s: float = 5.0, keys: list[Key] | None = None
+    answer: Callable[[web.Request], Any],
+    silent_s: float = 60.0,
+    keys: list[Key] | None = None,
+    given: Work | None = None,
 ) -> tuple[Reply, ...]:
     async def case() -> tuple[Reply, ...]:
         async with endpoint(answer) as url:
             handler = HttpHandler(url, keys or [])
             try:
-                return await limited(handler, work(), silent_s)
+                return await limited(handler, given or work(), silent_s)
             finally:
                 await handler.close()
 
@@ -134,16 +137,21 @@ def test_what_an_endpoint_may_answer(status: int, headers: dict[str, str], body:
 
 
 def test_progress_that_is_streamed_keeps_the_work_alive() -> None:
+    given = work()
+
     async def answer(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
         await response.prepare(request)
         for step in range(6):
+            due_s = given.due_s
             await response.write(json.dumps({"progress": step}).encode() + b"\n")
-            await asyncio.sleep(0.15)
+            # The work is due later for each word of it.
+            while given.due_s <= due_s:  # noqa: ASYNC110 (it signals nobody)
+                await asyncio.sleep(0.01)
         await response.write(b'{"replies": ["at last"]}')
         return response
 
-    assert ask(answer, silent_s=0.5) == (Reply.of("at last"),)
+    assert ask(answer, silent_s=30.0, given=given) == (Reply.of("at last"),)
 
 
 def test_an_endpoint_that_says_nothing_is_given_up() -> None:
@@ -189,10 +197,14 @@ def test_retry_after_may_be_a_date_and_is_bounded() -> None:
 # Commands
 
 
-def command(code: str, tmp_path: Path, silent_s: float = 10.0) -> tuple[Reply, ...]:
+def handler_of(code: str, tmp_path: Path) -> CommandHandler:
     script = tmp_path / "handler.py"
     script.write_text(code)
-    return asyncio.run(limited(CommandHandler([sys.executable, "-u", str(script)]), work(), silent_s))
+    return CommandHandler([sys.executable, "-u", str(script)])
+
+
+def command(code: str, tmp_path: Path) -> tuple[Reply, ...]:
+    return asyncio.run(limited(handler_of(code, tmp_path), work()))
 
 
 def test_a_command_reads_the_work_and_writes_its_answer(tmp_path: Path) -> None:
@@ -225,11 +237,24 @@ def test_a_command_that_hangs_is_killed_with_all_that_it_started(tmp_path: Path)
     code = f"""
 import os, subprocess, sys, time
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-open({str(tmp_path / "pids")!r}, "w").write(f"{{os.getpid()}} {{child.pid}}")
+with open({str(tmp_path / "new")!r}, "w") as file:
+    file.write(f"{{os.getpid()}} {{child.pid}}")
+os.rename({str(tmp_path / "new")!r}, {str(tmp_path / "pids")!r})
 time.sleep(60)
 """
-    with pytest.raises(TimeoutError):
-        command(code, tmp_path, silent_s=1.5)
+
+    async def given_up() -> None:
+        """As the worker does it, once both have begun."""
+        working = asyncio.create_task(handler_of(code, tmp_path).handle(work()))
+        async with asyncio.timeout(60):
+            while not (tmp_path / "pids").exists():  # noqa: ASYNC110 (another process)
+                await asyncio.sleep(0.02)
+        assert not working.done()
+        working.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await working
+
+    asyncio.run(given_up())
     for pid in map(int, (tmp_path / "pids").read_text().split()):
         # The signal was sent; the kernel takes its time.
         with suppress(psutil.NoSuchProcess):
@@ -238,7 +263,7 @@ time.sleep(60)
 
 def wait_until_dead(process: psutil.Process) -> None:
     """It ends within a few seconds; it may still be waiting for init to collect it."""
-    end_s = time.monotonic() + 10
+    end_s = time.monotonic() + 30
     while process.status() != psutil.STATUS_ZOMBIE:
         assert time.monotonic() < end_s, f"process {process.pid} goes on"
         time.sleep(0.01)
