@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
+import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ VIEWERS = 50
 
 async def next_snapshot(response: aiohttp.ClientResponse) -> dict[str, Any]:
     """The next one of a stream."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(30):
         async for line in response.content:
             if line.startswith(b"data: "):
                 told: dict[str, Any] = json.loads(line.removeprefix(b"data: "))
@@ -57,27 +58,27 @@ def test_fifty_viewers_share_one_snapshot_a_second(tmp_path: Path, monkeypatch: 
 
         monkeypatch.setattr(c.console.snapshots, "take", counted)
         headers = {"Authorization": f"Bearer {c.tokens['viewer']}"}
+        begun = time.monotonic()
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), headers=headers) as session:
             streams = [await session.get(f"{c.url}/api/v1/live") for _ in range(VIEWERS)]
             assert streams[0].headers["Content-Type"].startswith("text/event-stream")
             assert "Content-Security-Policy" in streams[0].headers
             await asyncio.gather(*map(next_snapshot, streams))
             await c.post("m1", "m2")
-            rounds = 0
             depths = {0}
-            while depths != {2}:
-                depths = {told["all"]["depth"] for told in await asyncio.gather(*map(next_snapshot, streams))}
-                rounds += 1
-                assert rounds < 20
+            async with asyncio.timeout(60):
+                # Who came first has read least of what was told since.
+                while depths != {2}:
+                    depths = {told["all"]["depth"] for told in await asyncio.gather(*map(next_snapshot, streams))}
             assert c.console.live.viewers == VIEWERS
-            # However many looked, there were not more than rounds, and the one that began with the first viewer.
-            assert taken == c.console.live.taken
-            assert taken < VIEWERS
+            # However many look, there is one in each span of time; the next may be under way.
+            assert taken - c.console.live.taken in (0, 1)
+            assert taken <= (time.monotonic() - begun) / 0.1 + 1
             for stream in streams:
                 stream.close()
         # With nobody there nothing is looked at: the task that looks ends.
         assert c.console.live._task is not None
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(30):
             await c.console.live._task
         assert c.console.live.viewers == 0
 
@@ -97,7 +98,7 @@ def test_viewers_beyond_the_limit_wait_and_those_whose_token_is_revoked_go(
                 async with session.get(f"{c.url}/api/v1/live") as second:
                     assert (second.status, (await second.json())["code"]) == (429, "busy")
                 await c.operate("token.revoke", called="operator-token")
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(30):
                     await stream.read()
             assert c.console.live.viewers == 0
 
@@ -110,7 +111,7 @@ def test_a_console_that_stops_lets_its_viewers_go(tmp_path: Path) -> None:
         async with aiohttp.ClientSession(headers=headers) as session:
             async with session.get(f"{c.url}/api/v1/live") as stream:
                 await next_snapshot(stream)
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(30):
                     await c.console.close()
                     await stream.read()
 
@@ -121,7 +122,7 @@ def test_a_viewer_who_does_not_read_is_let_go_and_others_are_told_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("posthouse.console.live.EVERY_S", 0.05)
-    monkeypatch.setattr("posthouse.console.live.UNREAD_S", 0.2)
+    monkeypatch.setattr("posthouse.console.live.UNREAD_S", 2.0)
 
     async def story(c: Desk) -> None:
         # More than the sockets of two who do not read can hold for long.
@@ -136,7 +137,7 @@ def test_a_viewer_who_does_not_read_is_let_go_and_others_are_told_all_the_same(
                 while c.console.live.viewers < 2 or not seen:
                     assert (await next_snapshot(stream))["all"]["depth"] == 1
                     seen += 1
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(30):
                     while c.console.live.viewers == 2:
                         await next_snapshot(stream)
                 await next_snapshot(stream)
@@ -153,7 +154,7 @@ def test_a_viewer_behind_an_old_proxy_is_told_without_chunks(tmp_path: Path, mon
         await c.post("m1")
         reader, writer = await asyncio.open_connection("127.0.0.1", c.console.port)
         writer.write(f"GET /api/v1/live HTTP/1.0\r\n{head(c)}\r\n".encode())
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(30):
             assert b" 200 " in (await reader.readuntil(b"\r\n\r\n")).splitlines()[0]
             for _ in range(3):
                 name, data = (await reader.readuntil(b"\n\n")).splitlines()[:2]

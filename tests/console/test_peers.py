@@ -167,6 +167,8 @@ def test_a_real_relay_knows_its_agents_round_trip(tmp_path: Path) -> None:
         bob.expect(MessageType.MESSAGE)
         bob.until(lambda: bob.session.line.rtt_s is not None)
         bob.settled()
+        # Behind the notes that they came.
+        relay.wait(relay.engine.apply())
         rows = asyncio.run(asked(relay.engine, tmp_path, "relay"))
         assert set(rows) == {ann.address, bob.address}
         assert rows[bob.address]["online"] is True
@@ -180,6 +182,7 @@ def test_a_real_relay_knows_its_agents_round_trip(tmp_path: Path) -> None:
         assert rows[bob.address]["depth"] == box.depth
         bob.leave()
         relay.until(lambda: relay.house.connections == 1)
+        relay.wait(relay.engine.apply())
         rows = asyncio.run(asked(relay.engine, tmp_path, "relay"))
         assert (rows[bob.address]["online"], rows[bob.address]["rtt_s"]) == (False, None)
     finally:
