@@ -17,8 +17,8 @@ from tests.unit.engine.fakes import WAIT_S, until, until_blocking
 
 import posthouse
 from posthouse.engine.library import Opening
-from posthouse.mailbox.command import Command, Lease, Renew
-from posthouse.mailbox.message import Ref, State
+from posthouse.mailbox.command import Command, Lease, Renew, Sweep
+from posthouse.mailbox.message import SECOND, Ref, State
 from posthouse.mailbox.outcome import Duplicate, LeaseLost, Posted, Refused, Settled
 from posthouse.mailbox.policy import Policy, ladder
 from posthouse.mailbox.store import Store
@@ -217,14 +217,20 @@ def test_a_letter_is_renewed_for_as_long_as_somebody_has_it() -> None:
             if isinstance(command, Renew):
                 renewed.release()
 
-    with posthouse.open(":memory:", [Policy("mail", lease_s=0.3)]) as post:
+    with posthouse.open(":memory:", [Policy("mail", lease_s=4.5)]) as post:
         post.engine.on_commit.append(hook)
-        post.send("alice", b"hello")
+        post.send("alice", b"hello", id="1")
         letter = next(iter(post.receive("alice")))
-        for _ in range(6):
+        held = post.engine.store.message(Ref("mail", "alice", "", "1"))
+        assert held is not None
+        assert held.lease_ends_at is not None
+        for _ in range(2):
             assert renewed.acquire(timeout=WAIT_S)
+        # As if so much time had passed that the first lease, and then one renewal of it, would have ended.
+        later = held.lease_ends_at + 2 * SECOND
+        post.engine.maintain(lambda store: store.apply([Sweep(at=later)]))
         outcome = letter.done()
-        assert isinstance(outcome, Settled), "twice its lease, and still held"
+        assert isinstance(outcome, Settled), "longer than its lease, and still held"
         assert outcome.state is State.DELIVERED
 
 
@@ -317,10 +323,10 @@ def test_receiving_from_every_mailbox_of_a_desk_in_turn() -> None:
 
 def test_a_letter_sent_for_later_comes_later() -> None:
     with posthouse.open(":memory:") as post:
-        post.send("alice", b"later", after_s=0.15)
+        post.send("alice", b"later", after_s=2.0)
         post.send("bob", b"now")
         got = []
-        for letter in post.receive(wait_s=2):
+        for letter in post.receive(wait_s=WAIT_S):
             got.append(letter.body)
             letter.done()
             if len(got) == 2:
@@ -332,7 +338,7 @@ def test_a_batch_is_handed_out_letter_by_letter() -> None:
     with posthouse.open(":memory:", [Policy("talk", quiet_s=0.05, quiet_max_s=1)]) as post:
         for word in ("one", "two", "three"):
             post.send("alice", word)
-        letters = post.receive("alice", wait_s=5)
+        letters = post.receive("alice", wait_s=WAIT_S)
         batch = [next(letters) for _ in range(3)]
         assert [letter.text for letter in batch] == ["one", "two", "three"]
         assert len({letter.token for letter in batch}) == 1

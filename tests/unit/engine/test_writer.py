@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from time import perf_counter
 from typing import Any
 
 import pytest
@@ -150,7 +150,11 @@ def test_the_instant_is_the_same_for_a_whole_group_and_inside_a_together() -> No
 
 
 @RUNNERS
-def test_a_group_wakes_its_loop_once_and_holds_all_callers(run: Callable[..., Any]) -> None:
+def test_a_group_wakes_its_loop_once_and_holds_all_callers(
+    run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # However long the machine holds up those who are woken.
+    monkeypatch.setattr("posthouse.engine.writer.REFILL_S", WAIT_S)
     store = RecordingStore()
     calls = 0
 
@@ -181,8 +185,8 @@ def test_a_group_wakes_its_loop_once_and_holds_all_callers(run: Callable[..., An
     with writing(store) as writer:
         run(main(writer))
     assert calls == len(store.groups)
-    # Whoever is woken submits again before the writer goes on. A stall of the machine may cut a group.
-    assert len(store.groups) < 60, "not far from 30 groups of 200"
+    # Whoever is woken submits again before the writer goes on.
+    assert [len(group) for group in store.groups] == [200] * 30
 
 
 def test_who_submits_during_a_commit_is_joined_by_those_whom_it_wakes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -552,43 +556,68 @@ def test_a_thread_that_is_interrupted_while_it_waits_for_room_leaves_the_line(mo
     assert store.ids == [["m-0"], ["m-1"]]
 
 
-def test_a_lingering_commit_takes_what_came_meanwhile_and_the_first_after_a_pause_goes_at_once() -> None:
+class Hands:
+    """A time that stands still until the writer sleeps, and a sleep that lasts until a test ends it."""
+
+    def __init__(self) -> None:
+        self.slept: list[float] = []
+        self.wake_up = threading.Event()
+        self._now = 100.0
+        self.perf_counter = perf_counter
+
+    def monotonic(self) -> float:
+        return self._now
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        assert self.wake_up.wait(WAIT_S)
+        self._now += seconds
+
+
+@pytest.fixture
+def hands(monkeypatch: pytest.MonkeyPatch) -> Hands:
+    made = Hands()
+    monkeypatch.setattr("posthouse.engine.writer.time", made)
+    return made
+
+
+def test_a_lingering_commit_takes_what_came_meanwhile_and_the_first_after_a_pause_goes_at_once(hands: Hands) -> None:
     store = RecordingStore()
 
     async def main(writer: Writer) -> None:
-        # A long linger, so that only its end or a full group can have brought the commits.
-        began = time.monotonic()
         await writer.submit((post(1),))
-        assert time.monotonic() - began < LINGER_S
-        rest = [asyncio.create_task(_later(writer, number)) for number in (2, 3, 4)]
-        await asyncio.gather(*rest)
-        assert time.monotonic() - began >= LINGER_S
-
-    async def _later(writer: Writer, number: int) -> None:
+        assert hands.slept == []
         # Each in an iteration of its own, so that the loop hands them over one by one.
-        for _ in range(number):
+        rest = []
+        for number in (2, 3, 4):
+            rest.append(writer.submit((post(number),)))
             await asyncio.sleep(0)
-        await writer.submit((post(number),))
+        await until(lambda: writer.queued == 3 and hands.slept == [LINGER_S])
+        hands.wake_up.set()
+        await asyncio.gather(*rest)
 
     with writing(store, linger_s=LINGER_S) as writer:
         asyncio.run(main(writer))
     assert [len(group) for group in store.groups] == [1, 3]
+    assert hands.slept == [LINGER_S]
 
 
-def test_a_full_group_does_not_linger_and_what_lingers_at_the_stop_is_committed() -> None:
+def test_a_full_group_does_not_linger_and_what_lingers_at_the_stop_is_committed(hands: Hands) -> None:
     store = RecordingStore()
 
     async def main(writer: Writer) -> None:
         await writer.submit((post(1),))
-        began = time.monotonic()
         await writer.submit((post(2), post(3), post(4)))
-        assert time.monotonic() - began < LINGER_S
+        assert hands.slept == []
 
     with writing(store, linger_s=LINGER_S, group_max=3) as writer:
         asyncio.run(main(writer))
-        with threads(1) as pool:
+        with threads(2) as pool:
             last = pool.submit(writer.call, (post(5),))
-            until_blocking(lambda: writer.queued or last.done())
-            writer.stop()
+            until_blocking(lambda: hands.slept == [LINGER_S])
+            stopping = pool.submit(writer.stop)
+            until_blocking(lambda: writer._closing)
+            hands.wake_up.set()
+            stopping.result(WAIT_S)
             assert seqs(last.result(WAIT_S)) == [5]
     assert [len(group) for group in store.groups] == [1, 3, 1]
