@@ -48,7 +48,7 @@ def listening(house: House) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     yield listen
     for process in started:
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=60)
         assert process.returncode == 0, errors
 
 
@@ -111,9 +111,9 @@ def test_an_inbox_can_be_looked_at_without_being_read(house: House):
 def test_somebody_who_listens_gets_it_at_once(house: House, listening: Run):
     theirs = whoami(house, "bob")
     process = listening("bob", "--count", "2")
-    result = house.run("agent", "send", theirs, "one\ntwo", "--as", "alice", "--wait", "10")
+    result = house.run("agent", "send", theirs, "one\ntwo", "--as", "alice", "--wait", "30")
     assert result.stdout.startswith("delivered  ")
-    house.run("agent", "send", theirs, "three", "--as", "alice", "--wait", "10")
+    house.run("agent", "send", theirs, "three", "--as", "alice", "--wait", "30")
     assert [json.loads(line)["text"] for line in process.stdout] == ["one\ntwo", "three"]
     # What `send` told, the inbox does not tell again.
     assert "nothing new" in house.run("agent", "inbox", "--as", "alice").stdout
@@ -126,7 +126,7 @@ def test_commands_go_through_the_process_that_listens(house: House, listening: R
     assert json.loads(bob.stdout.readline())["text"] == "may I?"
     house.run("agent", "accept", mine, "--name", "alice", "--as", "bob")
     assert json.loads(alice.stdout.readline())["accepted"] is True
-    sent = house.json("agent", "send", "bob", "hello", "--as", "alice", "--wait", "10")
+    sent = house.json("agent", "send", "bob", "hello", "--as", "alice", "--wait", "30")
     assert [(m["state"], m["was_stored"]) for m in sent["messages"]] == [("delivered", False)]
     assert json.loads(bob.stdout.readline())["text"] == "hello"
     contacts = house.json("agent", "contacts", "--as", "bob")["contacts"]

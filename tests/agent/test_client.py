@@ -20,12 +20,12 @@ from posthouse.errors import BadIdentity, InvalidInput, RelayRefused, StoreHeld
 from posthouse.wire import envelope as wire
 from posthouse.wire.address import address_of
 
-DEADLINE_S = 10.0
+DEADLINE_S = 30.0
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
     async def limited() -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(100):
             await work
 
     asyncio.run(limited())

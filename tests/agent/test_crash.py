@@ -53,7 +53,7 @@ def start(code: str, tmp_path: Path, *words: str) -> subprocess.Popen[str]:
 def kill(process: subprocess.Popen[str]) -> list[str]:
     """Kill it; the whole lines that it printed and nobody read."""
     process.send_signal(signal.SIGKILL)
-    printed, _ = process.communicate(timeout=20)
+    printed, _ = process.communicate(timeout=60)
     return [line for line in printed.splitlines(keepends=True) if line.endswith("\n")]
 
 

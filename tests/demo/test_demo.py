@@ -68,7 +68,7 @@ class Demo:
         self.process.send_signal(signal.SIGTERM)
         for _ in self.lines():
             pass
-        assert self.process.wait(timeout=30) == 0, self.log[-5:]
+        assert self.process.wait(timeout=60) == 0, self.log[-5:]
 
     def kill(self) -> None:
         self.process.kill()
@@ -109,7 +109,7 @@ def closes(folder: Path) -> dict[str, Counter[str]]:
     return found
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(300)
 def test_a_demo_that_was_killed_goes_on_and_its_books_close(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
     lived(folder, "--no-books")

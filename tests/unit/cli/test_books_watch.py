@@ -19,5 +19,5 @@ def test_a_lake_in_use_is_waited_for_and_a_signal_ends_the_watch(house: House, n
         assert "is at work on the lake" in said
         assert said.endswith("trying again in 3600 s\n")
         process.send_signal(number)
-        printed, more = process.communicate(timeout=20)
+        printed, more = process.communicate(timeout=60)
     assert (process.returncode, printed, more) == (0, "", "")
