@@ -233,7 +233,7 @@ def test_an_upgrade_holds_no_place(tmp_path: Path, key: str) -> None:
                 await c.api("GET", "/api/v1/overview", headers={"Connection": "close"})
         assert (await c.api("GET", "/api/v1/overview"))[0] == 200
 
-    tell(story, tmp_path, console__head_s="0.3")
+    tell(story, tmp_path, console__head_s="5")
 
 
 def test_forms_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
