@@ -84,7 +84,7 @@ class Connection(asyncio.Protocol):
         """How long the last sign of life took."""
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._heard_at = self._asked_at = 0.0
+        self._heard_at = self._asked_at = self._ticked_at = 0.0
         self._asked = 0
         self._flushing = False
         self._pending_bytes = 0
@@ -178,6 +178,7 @@ class Connection(asyncio.Protocol):
         self.is_open = True
         if self._timer is not None:
             self._timer.cancel()
+        self._ticked_at = self.loop.time()
         self._timer = self.loop.call_later(self._settings.tick_s, self._tick)
         self._owner.connected(self)
         if not self.ready.done():
@@ -191,15 +192,18 @@ class Connection(asyncio.Protocol):
     def _tick(self) -> None:
         now, settings = self.loop.time(), self._settings
         self._timer = self.loop.call_later(settings.tick_s, self._tick)
-        silent_s = now - self._heard_at
-        if silent_s >= settings.keepalive_s + settings.keepalive_wait_s:
+        silent_s, asked = now - self._heard_at, self._asked_at > self._heard_at
+        # A tick that is so late says nothing: this process stood still, and what was said meanwhile is not read yet.
+        late = now - self._ticked_at >= settings.tick_s + settings.keepalive_wait_s / 2
+        self._ticked_at = now
+        if asked and not late and now - self._asked_at >= settings.keepalive_wait_s:
             self._end(ConnectionLost(f"no sign of life for {silent_s:.0f} s"))
             return
         if self.session.gone_away is not None and not self.session.flows:
             # The other side takes no new streams, and the last one has ended.
             self._end(None)
             return
-        if silent_s >= settings.keepalive_s and self._asked_at <= self._heard_at:
+        if silent_s >= settings.keepalive_s and not asked:
             self._asked_at, self._asked = now, self.session.ping()
             self.flush_soon()
         for waiting in (self._negotiating, self._lingering):
