@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 NATIVE = Path(sys.prefix) / "native"
 WIRE = " ".join(f"tests/{name}" for name in (
     "unit/libp2p/test_multistream.py", "unit/libp2p/test_upgrade.py", "unit/libp2p/test_yamux.py", "unit/peer",
-    "peer/test_direct.py",
+    "libp2p/test_host.py", "peer/test_attacks.py", "peer/test_direct.py", "peer/test_sync.py",
 ))  # fmt: skip
 """What goes over the wire between peers: those of its tests that replace nothing."""
 WHERE = "import posthouse.stores.sqlite.flush as module; print(module.__file__)"

@@ -47,8 +47,12 @@ class Owner(Protocol):
         """The other side has opened a stream and agreed on a protocol."""
 
 
-class Connection(asyncio.Protocol):
-    """A connection, from its socket to its end."""
+class Connection:
+    """A connection, from its socket to its end.
+
+    It is what asyncio calls a protocol, and does not inherit from one: where it is compiled, a weak reference to it
+    would not be told of its end then. ``protocol`` is how asyncio gets it.
+    """
 
     def __init__(
         self,
@@ -99,6 +103,11 @@ class Connection(asyncio.Protocol):
         return f"<Connection {'to' if self.dialled else 'from'} {who} at {self.address}>"
 
     # The socket.
+
+    @property
+    def protocol(self) -> asyncio.Protocol:
+        """This, as the event loop's types want it."""
+        return cast(asyncio.Protocol, self)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)

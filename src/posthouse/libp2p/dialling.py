@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable, Sequence
+from typing import cast
 
 from .connection import Connection
 from .errors import DialFailed, Libp2pError
@@ -29,7 +30,10 @@ async def dial_one(address: Multiaddr, make: Callable[[], Connection]) -> Connec
     if endpoint is None:
         raise DialFailed(f"{address} is not plain TCP, which is all that can be dialled")
     loop = asyncio.get_running_loop()
-    _, connection = await loop.create_connection(make, endpoint.host, endpoint.port, family=_FAMILIES[endpoint.kind])
+    _, protocol = await loop.create_connection(
+        lambda: make().protocol, endpoint.host, endpoint.port, family=_FAMILIES[endpoint.kind]
+    )
+    connection = cast(Connection, protocol)
     try:
         await asyncio.shield(connection.ready)
     except BaseException:

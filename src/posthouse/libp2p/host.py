@@ -149,7 +149,7 @@ class Host:
             raise ConnectionLost("the host is closed")
         loop = asyncio.get_running_loop()
         server = await loop.create_server(
-            lambda: Connection(self, self._key, self.settings, False, None, self._memory),
+            lambda: Connection(self, self._key, self.settings, False, None, self._memory).protocol,
             endpoint.host,
             endpoint.port,
             backlog=self.settings.backlog,

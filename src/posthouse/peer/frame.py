@@ -8,7 +8,6 @@ are not UTF-8 are refused (BadFrame). Fields that are not known are passed over.
 from __future__ import annotations
 
 import json
-import re
 import struct
 import uuid
 from typing import Any, NamedTuple, NoReturn
@@ -44,9 +43,9 @@ PRIVATE_TYPES = frozenset(
 """Types that a trade's parties send each other, and that are numbered, kept and acknowledged."""
 
 _LENGTH = struct.Struct(">I")
-_DIGITS = bytes(48 if 48 <= byte < 58 else 32 for byte in range(256))
+_OUTLINE = bytes(48 if 48 <= byte < 58 else 44 if byte in b"[:,- \t\n\r" else 34 for byte in range(256))
+"""Digits become 0, what a number can begin behind becomes a comma, and all else a quotation mark."""
 _LONG = b"0" * 19
-_LONG_NUMBER = re.compile(rb"(?:^|[\[:,\-\s])[0-9]{19}")
 """What may be a number of more than 63 bits; a text may hold the same, and is then read more slowly."""
 _STRICT = orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 
@@ -226,7 +225,8 @@ def loads(data: bytes) -> Any:
 
 
 def _has_long_number(data: bytes) -> bool:
-    return _LONG in data.translate(_DIGITS) and _LONG_NUMBER.search(data) is not None
+    outline = data.translate(_OUTLINE)
+    return b"," + _LONG in outline or outline.startswith(_LONG)
 
 
 def _depth(text: str) -> int:
