@@ -53,7 +53,11 @@ def start(code: str, tmp_path: Path, *words: str) -> subprocess.Popen[str]:
 def kill(process: subprocess.Popen[str]) -> list[str]:
     """Kill it; the whole lines that it printed and nobody read."""
     process.send_signal(signal.SIGKILL)
-    printed, _ = process.communicate(timeout=60)
+    assert process.stdout is not None
+    # From the stream that lines were read from: it may have taken more than these from the pipe, and the half of one.
+    with process.stdout as stdout:
+        printed = stdout.read()
+    process.wait(60)
     return [line for line in printed.splitlines(keepends=True) if line.endswith("\n")]
 
 
