@@ -118,7 +118,7 @@ def soak(
 
 def test_the_books_close_after_twenty_seconds_of_coming_and_going(house: House) -> None:
     # It is parked at its fifth connection: of a few, none would come so far on a machine that stands still meanwhile.
-    for told in soak(house, 20, 100, 200, stay_s_max=0.4, ttl_s=14, poison=0.04):
+    for told in soak(house, 20, 100, 200, stay_s_max=0.4, ttl_s=14, poison=0.08):
         print(told)
 
 
