@@ -457,7 +457,7 @@ def inbox(session: Session, keep: bool, fetch: bool, limit: int) -> None:
 
 
 def _fetch(session: Session) -> None:
-    """Connect until the relay has given what it kept, or for a moment if it kept nothing."""
+    """Connect until nothing has come from the relay for a moment."""
     from ..agent.client import Agent
     from ..agent.operation import folder_of
 
@@ -465,16 +465,8 @@ def _fetch(session: Session) -> None:
     host = config.text("agent.relay_host") if config.is_given("agent.relay_host") else None
 
     async def run() -> None:
-        pending: list[int] = []
-
-        def note(happening: Happening) -> None:
-            from ..agent.happening import Pending
-
-            if isinstance(happening, Pending):
-                pending.append(happening.count)
-
         folder, url = folder_of(config), config.text("agent.relay")
-        async with Agent(folder, url, host=host, create=False, on_happening=note) as agent:
+        async with Agent(folder, url, host=host, create=False) as agent:
             try:
                 await agent.wait_connected(5.0, _TRIES)
             except TimeoutError:
