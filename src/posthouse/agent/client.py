@@ -363,11 +363,12 @@ class Agent:
 
     async def _connection(self, url: str) -> str:
         """One connection from its beginning to its end; why it ended."""
-        host = self._wanted_host or self.book.host or _host_of(url)
+        wire = _Wire(self, self._wanted_host or self.book.host or _host_of(url))
         try:
             async with asyncio.timeout(CONNECT_S):
-                _, wire = await ws_connect(
-                    lambda: _Wire(self, host),
+                # What it returns is nothing where the connection ended as soon as it was made.
+                await ws_connect(
+                    lambda: wire,
                     url,
                     ssl_context=self._ssl,
                     enable_auto_pong=False,
@@ -380,7 +381,8 @@ class Agent:
             return "the relay does not answer"
         except (OSError, WSError, ValueError) as error:
             return f"cannot connect: {str(error) or type(error).__name__}"
-        assert isinstance(wire, _Wire)
+        if not wire.opened:
+            return "the connection ended before it had begun"
         try:
             while not wire.closed.is_set():
                 # Not wait_for: where both come at once, it takes the end of the connection for that of this task.
@@ -501,6 +503,7 @@ class _Wire(WSListener):
         self._host = host
         self._transport: WSTransport | None = None
         self._parts: list[bytes] = []
+        self.opened = False
         self.closed = asyncio.Event()
         self.reason = ""
 
@@ -508,6 +511,7 @@ class _Wire(WSListener):
         self._transport = transport
         agent = self._agent
         self.session = Session(agent.book.identity, agent.courier, agent, self, self._host)
+        self.opened = True
         agent.opened(self.session)
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
