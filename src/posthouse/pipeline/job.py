@@ -37,6 +37,8 @@ BATCH_EVENTS = 64_000_000
 """Events of one batch, unless a segment alone has more."""
 PARTITION_EVENTS = 1_000_000
 """Events of a batch that are worked off at one time."""
+TOGETHER_MAX = 500_000
+"""Events of a batch whose tables are all written at one time."""
 SUMMED = 8
 """Events for each of their sums, at least."""
 READ_BACK = ("events", "messages", "anomalies", "partials", "carried")
@@ -365,8 +367,9 @@ class Job:
         with ThreadPoolExecutor(max_workers=len(SILVER) + 2) as pool:
             dirty, segments = pool.submit(made.dirty), pool.submit(self._write_segments, plan)
             doing = {name: pool.submit(put, name) for name in SILVER if name != "attempts"}
-            # What is set for the files of messages would cost a long table much, and the short ones nothing.
-            doing["messages"].result()
+            if _size(plan) > TOGETHER_MAX:
+                # What is set for the files of messages would cost a long table much, and short ones nothing.
+                doing["messages"].result()
             doing["attempts"] = pool.submit(put, "attempts")
             for name in SILVER:
                 doing[name].result()

@@ -28,8 +28,8 @@ SILVER = ("messages", "attempts", "anomalies", "partials", "carried")
 GOLD = ("books", "latency", "depth", "availability", "deadletters", "outages")
 STATE_TABLES = ("events", *SILVER, "segments")
 SORTED = {"messages": "posted_at", "attempts": "lease_offset"}
-"""Inside a file by this column, so that a reader who asks for the newest or for an offset skips most pages. Files are
-sorted by their part in any case."""
+"""Inside a file by this column, so that a reader who asks for the newest or for an offset skips most pages. One number
+is sorted by its bits; the parts, which are files of their own, are written side by side."""
 STATISTICS = {
     "events": ("offset", "at"),
     "messages": ("posted_at", "first_offset", "last_offset"),
@@ -88,7 +88,7 @@ class Tables:
 
         rows = together(rows)
         if name in SORTED:
-            rows = rows.sortWithinPartitions("part", SORTED[name])
+            rows = rows.sortWithinPartitions(SORTED[name])
         if stamped:
             # Last, so that the code that Spark makes of the rest is the same for every batch.
             rows = rows.withColumn("batch", F.lit(batch).cast("bigint"))
@@ -127,7 +127,7 @@ class Tables:
     @contextlib.contextmanager
     def _indexed(self, name: str) -> Iterator[None]:
         """What is written of messages meanwhile gets Bloom filters of its ids: Delta hands no such option on, a session
-        does. No other table is written at that time."""
+        does. No other long table is written at that time."""
         options = BLOOM if name == "messages" else {}
         for option, value in options.items():
             self._spark().conf.set(option, value)
