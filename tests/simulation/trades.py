@@ -10,7 +10,7 @@ from unittest import mock
 
 from tests.simulation.network import Party, VirtualLoop, World
 
-from posthouse.control.peer import number_of
+from posthouse.control.trade import number_of
 from posthouse.errors import InvalidInput
 from posthouse.mailbox.command import Filter
 from posthouse.mailbox.event import DELIVERED, DIED

@@ -17,7 +17,7 @@ from ..mailbox.command import Command, Keep, Post, Settle, Verdict
 from ..mailbox.message import SECOND, Message
 from . import selection
 from .operation import Answer, Context, operation
-from .peer import HEARD, INBOX_DESK, OUTBOX_DESK, STOP_S, TRADES, Trade, check_names
+from .trade import HEARD, INBOX_DESK, OUTBOX_DESK, STOP_S, TRADES, Trade, check_names
 
 PAGE_MAX = 1_000
 BECAME = ("ready", "delivered", "failed", "expired")

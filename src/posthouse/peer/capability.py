@@ -16,7 +16,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Collection
 
-from ..control.peer import Trade
+from ..control.trade import Trade
 
 DIRECT = "direct"
 """Takes private messages on streams."""

@@ -26,7 +26,7 @@ import logging
 import secrets
 from dataclasses import dataclass
 
-from ..control.peer import OUTBOX_DESK
+from ..control.trade import OUTBOX_DESK
 from ..errors import BadFrame, EngineClosed, StoreError
 from ..libp2p.errors import BadInput, DialFailed
 from ..libp2p.peer_id import PeerId

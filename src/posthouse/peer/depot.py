@@ -24,7 +24,7 @@ from pathlib import Path
 
 from ..agent.client import Agent, Item, relay_url
 from ..agent.identity import Identity
-from ..control.peer import OUTBOX_DESK
+from ..control.trade import OUTBOX_DESK
 from ..errors import BadFrame, InvalidInput, OutboxFull, RelayRefused, StoreError, WireError
 from ..libp2p.errors import Libp2pError
 from ..libp2p.key import ED25519, PublicKey

@@ -21,7 +21,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ..control.peer import INBOX_DESK
+from ..control.trade import INBOX_DESK
 from ..errors import EngineClosed, PosthouseError, StoreError
 from ..mailbox.check import ERROR_CHARS_MAX
 from ..mailbox.command import Lease, Release, Renew, Settle, Verdict

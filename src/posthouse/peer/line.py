@@ -17,7 +17,7 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..control.peer import OUTBOX_DESK
+from ..control.trade import OUTBOX_DESK
 from ..errors import BadFrame, EngineClosed, InvalidInput, StoreError
 from ..libp2p.errors import ConnectionLost, DialFailed, Libp2pError, LimitReached
 from ..libp2p.peer_id import PeerId
@@ -42,7 +42,7 @@ LEASES_MAX = 64
 LOOK_S = 0.02
 """While messages are on their way, how often it is looked for more that has become due."""
 AHEAD_MAX = 64
-"""Messages of a trade that are taken ahead, once so many before them have gone well."""
+"""Messages of a trade that are taken ahead, once so many to this peer have gone well."""
 SETTLE_S = 0.02
 SETTLES_MAX = 64
 """What was acknowledged is settled after so long, or when there is so much of it, or nothing is left to send."""
@@ -56,11 +56,11 @@ class Run:
 
     __slots__ = ("ahead", "deadline", "failing", "lane", "ready", "refilling", "renewal", "waiting")
 
-    def __init__(self, lane: str) -> None:
+    def __init__(self, lane: str, ahead: int) -> None:
         self.lane = lane
         self.waiting: deque[tuple[Delivery, str]] = deque()
         """What is being sent, and what was taken to follow it; each with its token."""
-        self.ahead = 1
+        self.ahead = ahead
         """How many may be taken."""
         self.ready: tuple[Delivery, Direct, bytes] | None = None
         """The message that comes next as it is sent: made while an acknowledgement is waited for."""
@@ -99,6 +99,8 @@ class Line:
         self._done: list[Done] = []
         self._timer: asyncio.TimerHandle | None = None
         self._want = 1
+        self._ahead = 1
+        """How many of a trade may be taken when it begins."""
         self._failures = 0
         """Tries in a row that did not reach the peer."""
         self._next_try_s = 0.0
@@ -222,7 +224,7 @@ class Line:
         if run is None:
             if self._runs or self._wanted or self._free <= 0:
                 return None
-            lease = self._lease()
+            lease = self._lease(trade, self._ahead)
         else:
             more = run.ahead - len(run.waiting)
             if run.refilling or run.failing or more <= 0:
@@ -254,7 +256,7 @@ class Line:
                 self._give_back(lease.token)
                 break
             if run is None:
-                run = self._runs[key] = Run(delivery.message.lane)
+                run = self._runs[key] = Run(delivery.message.lane, self._ahead)
                 self._courier.begin()
                 self.tasks.spawn(self._send(key, run))
             run.waiting.append((delivery, lease.token))
@@ -283,14 +285,15 @@ class Line:
                 commands: tuple[Command, ...] = (*noted, settle)
                 tokens: tuple[str, ...] = (token,)
                 if settle.verdict is Verdict.DELIVERED or settle.verdict is Verdict.UNCERTAIN:
-                    run.ahead = min(4 * run.ahead, AHEAD_MAX)
+                    run.ahead = self._ahead = min(4 * run.ahead, AHEAD_MAX)
                 else:
                     # What follows it comes back with it, for order's sake.
                     behind = tuple(dict.fromkeys(token for _, token in waiting))
                     commands += tuple(Release(OUTBOX_DESK, token) for token in behind)
                     tokens += behind
                     waiting.clear()
-                    run.ahead, run.failing = 1, True
+                    run.ahead = self._ahead = 1
+                    run.failing = True
                 self._done.append(Done(run, delivery, settle, commands, tokens))
                 if not waiting:
                     # It may bring the next.

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from prometheus_client.core import Metric
 
-from ..control.peer import OUTBOX_DESK
+from ..control.trade import OUTBOX_DESK
 from ..mailbox.message import IN_LANE
 from ..metrics.family import COUNTER, GAUGE, SUMMARY, Asked, Family, bounded
 from .node import Peer

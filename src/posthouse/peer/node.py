@@ -23,7 +23,7 @@ from typing import Any
 
 from ..control import peer as control
 from ..control import presence
-from ..control.peer import HEARD, INBOX_DESK, OUTBOX_DESK, STOP_S, TIMEOUT_S, TRADES, outgoing
+from ..control.trade import HEARD, INBOX_DESK, OUTBOX_DESK, STOP_S, TIMEOUT_S, TRADES, outgoing
 from ..engine.engine import Engine
 from ..errors import ConfigError, EngineClosed, InvalidInput, OutboxFull
 from ..libp2p.errors import BadInput

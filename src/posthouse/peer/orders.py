@@ -19,7 +19,7 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from ..control.peer import TRADES
+from ..control.trade import TRADES
 from ..errors import BadFrame, InvalidInput, StoreCorrupt, StoreError
 from ..libp2p.errors import Libp2pError
 from ..libp2p.gossip.message import Message

@@ -21,7 +21,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ..control.peer import INBOX_DESK
+from ..control.trade import INBOX_DESK
 from ..errors import BadFrame, StoreError
 from ..libp2p.errors import LimitReached
 from ..libp2p.peer_id import PeerId

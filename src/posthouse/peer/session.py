@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from ..control.peer import HEARD, TRADES, Trade, decode, each, heard, number_of
+from ..control.trade import HEARD, TRADES, Trade, decode, each, heard, number_of
 from ..errors import BadFrame
 from ..libp2p.key import PrivateKey
 from ..libp2p.peer_id import PeerId

@@ -18,7 +18,7 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
-from ..control.peer import OUTBOX_DESK, number_of
+from ..control.trade import OUTBOX_DESK, number_of
 from ..errors import BadFrame, InvalidInput, StoreError
 from ..libp2p.errors import Libp2pError
 from ..libp2p.peer_id import PeerId

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from posthouse.control.peer import HEARD, TRADES, Trade
+from posthouse.control.trade import HEARD, TRADES, Trade
 from posthouse.errors import BadFrame
 from posthouse.libp2p.key import PrivateKey
 from posthouse.libp2p.peer_id import PeerId

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...control.peer import NAME_CHARS_MAX
+from ...control.trade import NAME_CHARS_MAX
 from ...errors import BadFile, BadFrame, InvalidInput
 from ...libp2p.errors import BadInput
 from ...libp2p.peer_id import PeerId
