@@ -38,8 +38,6 @@ log = logging.getLogger("posthouse.writer")
 QUEUE_MAX = 10_000
 GROUP_MAX = 1_000
 GROUP_BYTES_MAX = 4 * 1024 * 1024
-WOKEN_MAX = 32
-"""Tasks that are woken in one turn of their event loop."""
 REFILL_S = 0.002
 """How long at most the writer waits for the tasks that it woke, while others wait for it."""
 
@@ -90,12 +88,11 @@ class Port:
     All but ``outbox`` belongs to the loop's thread; ``outbox`` belongs to the writer's.
     """
 
-    __slots__ = ("_entries", "_ready", "_scheduled", "_writer", "loop", "outbox")
+    __slots__ = ("_entries", "_scheduled", "_writer", "loop", "outbox")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, writer: Writer) -> None:
         self.loop = loop
         self.outbox: list[tuple[asyncio.Future[Any], Any]] = []
-        self._ready: deque[tuple[asyncio.Future[Any], Any]] = deque()
         self._entries: list[Entry] = []
         self._scheduled = False
         self._writer = writer
@@ -115,33 +112,17 @@ class Port:
             self._writer.enter(entries)
 
     def deliver(self, ready: list[tuple[asyncio.Future[Any], Any]]) -> None:
-        """Wake the tasks of a group in order, and say so when they have run.
-
-        They are woken a few in each turn of the loop: in between it looks at its sockets, and at what others wait for.
-        """
-        begins = not self._ready
-        self._ready.extend(ready)
-        if begins:
-            self._wake()
-
-    def _wake(self) -> None:
-        self._settle(WOKEN_MAX)
-        self._scheduled = True
-        # The loop runs what is ready in order, so this comes behind the tasks just woken.
-        self.loop.call_soon(self._wake if self._ready else self._refilled)
-
-    def _settle(self, count: int) -> None:
-        ready = self._ready
-        while ready and count:
-            future, result = ready.popleft()
-            count -= 1
+        """Wake the tasks of a group, and say so when they have run."""
+        for future, result in ready:
             # A cancelled wait is done already; its commands stay done.
             if not future.done():
                 future.set_result(result)
+        # The loop runs what is ready in order, so this comes behind the tasks just woken.
+        self._scheduled = True
+        self.loop.call_soon(self._refilled)
 
     def fail(self, failed: list[tuple[asyncio.Future[Any], BaseException]]) -> None:
-        """Wake the tasks of a group that came to nothing, behind those before it."""
-        self._settle(len(self._ready))
+        """Wake the tasks of a group that came to nothing."""
         for future, error in failed:
             if not future.done():
                 future.set_exception(error)

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from tests.unit.engine.fakes import WAIT_S, FakeClock, RecordingStore, post, unt
 
 from posthouse.engine.clock import Clock
 from posthouse.engine.stats import Stats
-from posthouse.engine.writer import WOKEN_MAX, Writer
+from posthouse.engine.writer import Writer
 from posthouse.errors import EngineClosed, StoreError, StoreFailed, StoreFull, StoreUnavailable
 from posthouse.mailbox.command import Command, Post, Shift, Together
 from posthouse.mailbox.message import SECOND
@@ -188,36 +187,6 @@ def test_a_group_wakes_its_loop_once_and_holds_all_callers(
     assert calls == len(store.groups)
     # Whoever is woken submits again before the writer goes on.
     assert [len(group) for group in store.groups] == [200] * 30
-
-
-@RUNNERS
-def test_a_large_group_wakes_its_loop_in_turns_and_in_order(run: Callable[..., Any]) -> None:
-    store = RecordingStore()
-    callers = 3 * WOKEN_MAX + 1
-
-    async def main(writer: Writer) -> None:
-        turn = 0
-        woken: list[tuple[int, int]] = []
-
-        def count() -> None:
-            nonlocal turn
-            turn += 1
-            if len(woken) < callers:
-                loop.call_soon(count)
-
-        async def caller(number: int) -> None:
-            await writer.submit((post(number),))
-            woken.append((number, turn))
-
-        loop = asyncio.get_running_loop()
-        loop.call_soon(count)
-        await asyncio.gather(*map(caller, range(callers)))
-        assert [number for number, _ in woken] == list(range(callers))
-        assert max(Counter(turn for _, turn in woken).values()) <= WOKEN_MAX
-
-    with writing(store) as writer:
-        run(main(writer))
-    assert [len(group) for group in store.groups] == [callers]
 
 
 def test_who_submits_during_a_commit_is_joined_by_those_whom_it_wakes(monkeypatch: pytest.MonkeyPatch) -> None:
