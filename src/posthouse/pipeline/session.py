@@ -29,6 +29,18 @@ DISTINCT = (
     "posted", "posted_at", "posted_offset", "received", "received_at", "started_at", "ts", "twin", "wait_in_flight",
 )  # fmt: skip
 """Columns whose values hardly repeat, in whatever table: a dictionary of them is made for nothing."""
+JAVA = (
+    "-XX:+UseParallelGC",
+    # Java leaves large methods uncompiled, and Spark makes some that run for every row.
+    "-XX:-DontCompileHugeMethods",
+    "-XX:ReservedCodeCacheSize=512m",
+    # A small batch runs much code a little: compiling all that to the utmost takes as long as running it does.
+    "-XX:Tier4InvocationThreshold=50000",
+    "-XX:Tier4MinInvocationThreshold=6000",
+    "-XX:Tier4CompileThreshold=150000",
+    "-XX:Tier4BackEdgeThreshold=400000",
+)
+"""Of a driver that is all of Spark."""
 PLANS = {
     # Deducing filters from filters takes longer than large plans take to run.
     "spark.sql.constraintPropagation.enabled": "false",
@@ -78,10 +90,7 @@ def defaults(settings: Settings) -> dict[str, str]:
     }
     if master.startswith("local"):
         found["spark.driver.memory"] = f"{settings.memory_mb or memory_mb()}m"
-        # Java leaves large methods uncompiled, and Spark makes some that run for every row.
-        found["spark.driver.extraJavaOptions"] = (
-            "-XX:+UseParallelGC -XX:-DontCompileHugeMethods -XX:ReservedCodeCacheSize=512m"
-        )
+        found["spark.driver.extraJavaOptions"] = " ".join(JAVA)
         found["spark.driver.host"] = found["spark.driver.bindAddress"] = "127.0.0.1"
     elif settings.memory_mb:
         found["spark.driver.memory"] = f"{settings.memory_mb}m"
