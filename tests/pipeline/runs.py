@@ -72,7 +72,7 @@ def relay(folder: Path, journal: Path, seconds: float) -> int:
     }
     kills = 3
     with RelayProcess(folder, settings) as process:
-        swarm = Swarm(process.port, HOST, 60, 200, 0.4, seed=60)
+        swarm = Swarm(process.port, HOST, 60, 200, 0.4, 0.01, seed=60)
         uvloop.run(_besiege(process, swarm, seconds, kills))
     words = [word for name in ("store.path", "journal.dir") for word in ("--set", f"{name}={settings[name]}")]
     subprocess.run([*PROGRAM, *words, "journal", "export"], cwd=folder, check=True, capture_output=True)
