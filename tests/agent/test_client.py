@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import hashlib
-import re
 import ssl
 import subprocess
 from collections.abc import Coroutine
@@ -357,19 +354,13 @@ def test_what_the_relay_swallowed_with_its_connection_is_sent_again(tmp_path: Pa
     run(story())
 
 
-def test_a_relay_that_hangs_up_as_soon_as_it_has_answered_is_tried_again(tmp_path: Path):
+def test_a_relay_that_hangs_up_before_it_has_answered_is_tried_again(tmp_path: Path):
     async def story() -> None:
         told: list[Any] = []
         twice = asyncio.Event()
 
         async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            head = await reader.readuntil(b"\r\n\r\n")
-            key = re.search(rb"(?i)sec-websocket-key: *([^\r]+)", head)
-            assert key is not None
-            accept = base64.b64encode(hashlib.sha1(key[1] + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11").digest())
-            lines = (b"HTTP/1.1 101 Switching Protocols", b"Upgrade: websocket", b"Connection: Upgrade")
-            # The answer and the end (a frame that closes, 1001) come together.
-            writer.write(b"\r\n".join((*lines, b"Sec-WebSocket-Accept: " + accept, b"", b"\x88\x02\x03\xe9")))
+            await reader.readuntil(b"\r\n\r\n")
             writer.close()
 
         def note(happening: Any) -> None:

@@ -363,12 +363,11 @@ class Agent:
 
     async def _connection(self, url: str) -> str:
         """One connection from its beginning to its end; why it ended."""
-        wire = _Wire(self, self._wanted_host or self.book.host or _host_of(url))
+        host = self._wanted_host or self.book.host or _host_of(url)
         try:
             async with asyncio.timeout(CONNECT_S):
-                # What it returns is nothing where the connection ended as soon as it was made.
-                await ws_connect(
-                    lambda: wire,
+                _, wire = await ws_connect(
+                    lambda: _Wire(self, host),
                     url,
                     ssl_context=self._ssl,
                     enable_auto_pong=False,
@@ -381,8 +380,9 @@ class Agent:
             return "the relay does not answer"
         except (OSError, WSError, ValueError) as error:
             return f"cannot connect: {str(error) or type(error).__name__}"
-        if not wire.opened:
-            return "the connection ended before it had begun"
+        if not isinstance(wire, _Wire):
+            # It is none where the connection was lost before the handshake was over.
+            return "the relay hung up before it had answered"
         try:
             while not wire.closed.is_set():
                 # Not wait_for: where both come at once, it takes the end of the connection for that of this task.
@@ -503,7 +503,6 @@ class _Wire(WSListener):
         self._host = host
         self._transport: WSTransport | None = None
         self._parts: list[bytes] = []
-        self.opened = False
         self.closed = asyncio.Event()
         self.reason = ""
 
@@ -511,7 +510,6 @@ class _Wire(WSListener):
         self._transport = transport
         agent = self._agent
         self.session = Session(agent.book.identity, agent.courier, agent, self, self._host)
-        self.opened = True
         agent.opened(self.session)
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
