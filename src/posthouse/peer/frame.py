@@ -8,9 +8,8 @@ are not UTF-8 are refused (BadFrame). Fields that are not known are passed over.
 from __future__ import annotations
 
 import json
-import os
-import random
 import struct
+import uuid
 from typing import Any, NamedTuple, NoReturn
 
 import orjson
@@ -72,15 +71,9 @@ class Direct(NamedTuple):
     """What its sender can do; see ``capability``."""
 
 
-_RANDOM = random.Random()
-os.register_at_fork(after_in_child=_RANDOM.seed)
-
-
 def new_id() -> str:
-    """A new name for a message, as other nodes make them: a random UUID. The system is asked for chance only once."""
-    digits = f"{_RANDOM.getrandbits(128):032x}"
-    variant = "89ab"[int(digits[16], 16) & 3]
-    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
+    """A new name for a message, as other nodes make them."""
+    return str(uuid.uuid4())
 
 
 class Ack(NamedTuple):
