@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
-SEED, LATE_EVENTS, INCREMENTS, NODE_EVENTS = 1, 200, 3, 10_000_000
+SEED, LATE_EVENTS, INCREMENTS, NODE_EVENTS = 1, 200, 6, 10_000_000
 """Of so many increments that are held back the last one is measured, and holds the events that come so late."""
 
 

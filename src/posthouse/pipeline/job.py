@@ -290,13 +290,13 @@ class Job:
         # As the tables were before anything of the batch was written.
         known = () if plan.mode == REBUILD else (name for name in READ_BACK if name in plan.versions)
         past = {name: self.tables.load(name, plan) for name in known}
-        with self._wide(_size(plan)), ThreadPoolExecutor(max_workers=1) as beside:
+        with self._wide(_size(plan)) as widen, ThreadPoolExecutor(max_workers=1) as beside:
             # The events are written while the other tables are made of them.
             events = beside.submit(self._write_events, plan, new, past)
             counted = plan.after.lineage.counted
             if "events" in past:
                 past = {**past, "events": counted(past["events"])}
-            made = self._make(plan, counted(new), past, scratch.keep)
+            made = self._make(plan, counted(new), past, scratch.keep, widen)
             events.result()
             self._reach("events")
             dirty = self._write(made, plan)
@@ -308,6 +308,7 @@ class Job:
         new: DataFrame,
         past: Mapping[str, DataFrame],
         keep: Keep,
+        widen: Callable[[int], None],
     ) -> _Made:
         """What a batch comes to, before anything of it is written. ``past`` are the tables that it starts from."""
         from pyspark.sql import functions as F
@@ -322,6 +323,7 @@ class Job:
             maybe = held.find(self.spark, past["messages"], past["events"], new, carried, size, keep)
             if maybe is None:
                 mode = RECOMPUTE
+                widen(_size(replace(plan, mode=mode)))
             else:
                 found = maybe
                 batch = transforms.advance(new, carried, found.recalled, found.before, found.answered, keep=keep)
@@ -477,14 +479,21 @@ class Job:
         )
 
     @contextlib.contextmanager
-    def _wide(self, events: int) -> Iterator[None]:
-        """More partitions while much is worked off, so that each fits into memory."""
+    def _wide(self, events: int, summed: int = 1) -> Iterator[Callable[[int], None]]:
+        """So many partitions that each fits into memory, and one where the tasks are all that it costs.
+
+        ``summed`` is how many events make a row at least. Yields what sets it for another number of events.
+        """
         option = "spark.sql.shuffle.partitions"
         usual = self.spark.conf.get(option, "200") or "200"
-        if (wanted := events // PARTITION_EVENTS) > int(usual):
+
+        def set_for(events: int) -> None:
+            wanted = max(events // summed // PARTITION_EVENTS, int(usual)) if events > TOGETHER_MAX else 1
             self.spark.conf.set(option, str(wanted))
+
         try:
-            yield
+            set_for(events)
+            yield set_for
         finally:
             self.spark.conf.set(option, usual)
 
@@ -508,7 +517,7 @@ class Job:
 
         partials = self.tables.load("partials").drop("batch")
         all_of_it = sum(segment.events for segment in state.segments) if "*" in state.dirty else 0
-        with self._wide(all_of_it // SUMMED), ThreadPoolExecutor(max_workers=len(GOLD)) as pool:
+        with self._wide(all_of_it, SUMMED), ThreadPoolExecutor(max_workers=len(GOLD)) as pool:
             doing = {name: pool.submit(self._derive_one, name, partials, state) for name in GOLD}
             for name, each in doing.items():
                 each.result()

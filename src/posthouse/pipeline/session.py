@@ -84,9 +84,16 @@ def defaults(settings: Settings) -> dict[str, str]:
         # A batch has more stages than Spark remembers the code of; and equal stages shall be equal code.
         "spark.sql.codegen.cache.maxEntries": "4000",
         "spark.sql.codegen.useIdInClassName": "false",
-        "spark.databricks.delta.snapshotPartitions": "2",
+        "spark.databricks.delta.snapshotPartitions": "1",
+        # Each sort and each hash table of each task takes one of these at least: usually 64 MiB, for however few rows.
+        "spark.buffer.pageSize": "4m",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        # What is remembered of work that is done, plans and all, is for a page that nobody can open.
+        "spark.sql.ui.retainedExecutions": "5",
+        "spark.ui.retainedJobs": "5",
+        "spark.ui.retainedStages": "5",
+        "spark.ui.retainedTasks": "100",
     }
     if master.startswith("local"):
         found["spark.driver.memory"] = f"{settings.memory_mb or memory_mb()}m"
