@@ -41,10 +41,10 @@ KNOCK_S = 1.0
 LEASES_MAX = 64
 LOOK_S = 0.02
 """While messages are on their way, how often it is looked for more that has become due."""
-AHEAD_MAX = 64
+AHEAD_MAX = 256
 """Messages of a trade that are taken ahead, once so many to this peer have gone well."""
-SETTLE_S = 0.02
-SETTLES_MAX = 64
+SETTLE_S = 0.05
+SETTLES_MAX = 128
 """What was acknowledged is settled after so long, or when there is so much of it, or nothing is left to send."""
 WHISPERS = 3
 """How often a message is published by gossip for a node of which nobody knows whether it acknowledges there."""
