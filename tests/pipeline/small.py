@@ -32,10 +32,12 @@ def advance(
     before: DataFrame | None = None,
     answered: DataFrame | None = None,
     keep: Callable[[DataFrame], DataFrame] = lambda frame: frame,
+    asleep: DataFrame | None = None,
 ) -> Any:
     """A message is closed when it was delivered; what is open is carried as events."""
     from pyspark.sql import functions as F
 
+    assert asleep is None
     for more in (carried, recalled):
         if more is not None:
             events = events.unionByName(more)

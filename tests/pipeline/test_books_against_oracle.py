@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.pipeline import compare
+from tests.pipeline.journal import Journal as Story
 from tests.pipeline.journals import hostile, write_journal
 from tests.pipeline.oracle import Oracle
 
+from posthouse.journal import schema, segment
 from posthouse.pipeline.generate import fill, generate
 from posthouse.pipeline.job import Job
+from posthouse.pipeline.transforms import asleep
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
+SPLIT = asleep.split
 Run = tuple[Path, Path, dict[str, Any], Oracle]
 
 pytestmark = pytest.mark.timeout(600)
@@ -92,7 +97,7 @@ def judge(spark: SparkSession, nodes: list[list[dict[str, Any]]]) -> None:
 
 
 def judge_in_turns(spark: SparkSession, nodes: list[list[dict[str, Any]]], cut: int) -> list[bool]:
-    """The first segment of each node in one run, of so many events, then the second, and so on; where it was late."""
+    """The first segments of nodes in one run, of so many events, then the second, and so on; where it was late."""
     with tempfile.TemporaryDirectory() as folder:
         journal, lake = Path(folder, "journal"), Path(folder, "lake")
         write_journal(journal, nodes, cut=cut)
@@ -104,10 +109,12 @@ def judge_in_turns(spark: SparkSession, nodes: list[list[dict[str, Any]]], cut: 
 
 
 def in_turns(job: Job, journal: Path, aside: Path) -> list[bool]:
-    """Give the first segment of each node to a run, then the second, and so on; which of them were late."""
+    """Give the first segments of nodes to a run, then the second, and so on; which of them were late."""
     late = []
     journal.rename(aside)
-    turns = list(zip_longest(*(sorted(node.iterdir()) for node in sorted(aside.glob("node=*")))))
+    # Every third node begins one turn later, and every third one more.
+    nodes = enumerate(sorted(aside.glob("node=*")))
+    turns = list(zip_longest(*([*[None] * (place % 3), *sorted(node.iterdir())] for place, node in nodes)))
     for turn in turns:
         for path in filter(None, turn):
             target = journal / path.parent.name / path.name
@@ -125,6 +132,63 @@ def test_hostile_journals_are_the_oracles(spark: SparkSession) -> None:
 @pytest.mark.timeout(900)
 def test_hostile_journals_in_many_batches_are_the_oracles(spark: SparkSession) -> None:
     assert not any(judge_in_turns(spark, hostile(150, back=False), cut=16))
+
+
+@pytest.mark.timeout(900)
+def test_hostile_journals_of_which_batches_leave_alone_what_they_do_not_concern_are_the_oracles(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("posthouse.pipeline.job.ASLEEP_MIN", -1)
+    assert not any(judge_in_turns(spark, hostile(150, back=False), cut=16))
+
+
+def test_a_batch_concerns_mailboxes_that_it_does_not_name(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Time passes for what is open, a start ends connections, and answers meet across mailboxes."""
+    slept = []
+
+    def split(carried: DataFrame, boxes: DataFrame) -> asleep.Split:
+        found = SPLIT(carried, boxes)
+        slept.append(found.asleep.where("role = 'message'").count())
+        return found
+
+    monkeypatch.setattr("posthouse.pipeline.job.ASLEEP_MIN", -1)
+    monkeypatch.setattr(asleep, "split", split)
+    story, hour = Story(), 3_600
+    story.add(0, "started", detail=json.dumps({"policies": {"relay": {"capacity": 1}}}))
+    for name in ("stays", "ends"):
+        story.add(1, "connected", mailbox=name, holder=name)
+    story.add(2, "posted", "passes", mailbox="waits", expires_at=hour)
+    story.add(2, "posted", "lives", mailbox="quiet", lane_seq=1)
+    story.add(3, "posted", "kept", mailbox="ends", lane_seq=1)
+    story.add(3, "refused", "never", mailbox="full", reason="full")
+    story.add(4, "leased", "orphan", mailbox="lost")
+    story.add(5, "posted", "answer", mailbox="one", cause_id="question", lane_seq=1)
+    cuts = [len(story.rows)]
+    for at in (10, 3 * hour, 30 * hour):
+        story.add(at, "posted", f"busy-{at}", mailbox="busy", cause_id="question" if at > 10 else None)
+        story.add(at + 1, "delivered", f"busy-{at}", mailbox="busy")
+        cuts.append(len(story.rows))
+    story.add(31 * hour, "started")
+    cuts.append(len(story.rows))
+    for id, name in (("lives", "quiet"), ("kept", "ends"), ("never", "full"), ("answer", "one")):
+        story.add(32 * hour, "posted" if id == "never" else "delivered", id, mailbox=name)
+    cuts.append(len(story.rows))
+    journal, lake, prev = tmp_path / "journal", tmp_path / "lake", schema.GENESIS
+    job = Job(str(lake), lambda: spark)
+    folder = journal / schema.folder_name("n1")
+    folder.mkdir(parents=True)
+    for first, last in pairwise([0, *cuts]):
+        rows = [
+            tuple(int(v.timestamp() * 1e6) if hasattr(v, "timestamp") else v for v in map(row.get, schema.NAMES))
+            for row in story.rows[first:last]
+        ]
+        prev = segment.write(folder, segment.Stamp("n1", first + 1, last, prev, ""), rows).chain
+        assert not job.run(str(journal)).late
+        check(journal, lake)
+    assert min(slept[:2]) > 0
+    assert {row["kind"] for row in compare.read(lake, "anomalies")} >= {"lost", "answered_twice"}
 
 
 @pytest.mark.timeout(900)

@@ -91,7 +91,7 @@ def find(
             latest[one] = place
     told = _told(spark, new, sorted(keys))
     again, revived, posts, back = [], [], [], []
-    last = rows.take(sorted(latest.values()))
+    last = rows.take(pa.array(sorted(latest.values()), pa.int64()))
     shown = [
         *schema.IDENTITY, "key", "generation", "part", "posted_at", "first_offset", "last_offset", "finished_offset",
         "finished_at",

@@ -31,7 +31,7 @@ from .tables import FILES, GOLD, SILVER, STATE_TABLES, Tables
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from .transforms import Keep
+    from .transforms import Keep, asleep
 
 BATCH_EVENTS = 64_000_000
 """Events of one batch, unless a segment alone has more."""
@@ -41,7 +41,9 @@ TOGETHER_MAX = 500_000
 """Events of a batch whose tables are all written at one time."""
 SUMMED = 8
 """Events for each of their sums, at least."""
-READ_BACK = ("events", "messages", "anomalies", "partials", "carried")
+ASLEEP_MIN = 200_000
+"""Rows of the open set from which on a batch leaves alone what it does not concern."""
+READ_BACK = ("events", "messages", "attempts", "anomalies", "partials", "carried")
 """Tables that a batch starts from."""
 KEY = schema.IDENTITY
 TAKING_IN = ("events", *SILVER, "segments")
@@ -314,19 +316,33 @@ class Job:
         from pyspark.sql import functions as F
 
         from . import transforms
+        from .transforms import asleep
 
         mode, found = plan.mode, held.Held()
         nodes: list[str] | None = None
+        still: asleep.Split | None = None
         if mode == APPEND and "carried" in past:
             carried = past["carried"].drop("batch")
-            size = sum(segment.events for segment in plan.new)
+            size, there = _size(plan), carried.count()
+            if there > ASLEEP_MIN:
+                widen(size + there)
+                still = asleep.split(carried, keep(asleep.awake(new, carried, past["messages"])))
+                carried = still.awake
             maybe = held.find(self.spark, past["messages"], past["events"], new, carried, size, keep)
             if maybe is None:
                 mode = RECOMPUTE
                 widen(_size(replace(plan, mode=mode)))
             else:
                 found = maybe
-                batch = transforms.advance(new, carried, found.recalled, found.before, found.answered, keep=keep)
+                batch = transforms.advance(
+                    new,
+                    carried,
+                    found.recalled,
+                    found.before,
+                    found.answered,
+                    keep=keep,
+                    asleep=None if still is None else still.asleep,
+                )
         elif mode != RECOMPUTE:
             batch = transforms.advance(new, keep=keep)
         if mode == RECOMPUTE:
@@ -351,6 +367,12 @@ class Job:
             # What is there for good is not told again.
             known = past["anomalies"].where(~F.col("part").isin(schema.OPEN, FILES)).select("kind", *KEY)
             tables["anomalies"] = tables["anomalies"].join(known, on=["kind", *KEY], how="left_anti")
+        if mode == APPEND and still is not None:
+            for name in ("messages", "attempts", "anomalies"):
+                tables[name] = tables[name].unionByName(asleep.left(past[name].drop("batch"), still.boxes))
+            summed = keep(asleep.counted(past["messages"], past["partials"], still.boxes))
+            tables["partials"] = tables["partials"].unionByName(summed)
+            tables["carried"] = tables["carried"].unionByName(still.asleep)
         dirty: Callable[[], list[str]] = _every_day
         if mode == APPEND and "partials" in past:
             dirty = functools.partial(transforms.changed, tables["partials"], past["partials"])

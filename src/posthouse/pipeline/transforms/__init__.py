@@ -23,6 +23,8 @@ their node. What is unfinished is carried as *events*, so that there is one way 
                 ``answered`` (only answered_twice looks at them).
     keep        called with the frames that several others are made of, so that a job can persist them; by several
                 threads.
+    asleep      where much is open and a batch concerns little of it, ``asleep`` tells which mailboxes that is: only
+                their share of ``carried`` goes in, and what is open of the others is copied.
 
 Events that arrive behind later ones of their node (a late segment) change what is around them: give all events of
 that node again to ``advance`` with nothing carried, and replace the node's rows. The result is the same, row for
@@ -50,6 +52,7 @@ How the definitions are read where they leave room:
   no drain time.
 """
 
+from . import asleep
 from .batch import Batch, Keep, advance, causes, revived, strays
 from .gold import (
     AGAIN_DAYS,
@@ -72,6 +75,7 @@ __all__ = [
     "Batch",
     "Keep",
     "advance",
+    "asleep",
     "availability",
     "books",
     "causes",

@@ -61,9 +61,11 @@ def advance(
     before: DataFrame | None = None,
     answered: DataFrame | None = None,
     keep: Keep = _same,
+    asleep: DataFrame | None = None,
 ) -> Batch:
     """The rows that these events make or change, and what the next batch needs of them.
 
+    ``asleep`` is what else is open, of mailboxes that nothing concerns: connections of theirs stand for longer now.
     ``keep`` is called with the frames from which several others are made: a job persists them there.
     """
     if before is not None:
@@ -92,6 +94,7 @@ def advance(
     rows = keep(made, others).where("generation IS NOT NULL")
 
     marks, links, stops = _marks(events, carried), connections(context), pauses(context)
+    standing = links if asleep is None else links.unionByName(_connections(asleep, context))
     numbers = None if late is None or before is None else _numbers(late, before, marks)
     opened = openings(context, None if carried is None else carried.where(F.col("role") == "opening"))
 
@@ -104,7 +107,7 @@ def advance(
     put = anew or _same
 
     def sums() -> DataFrame:
-        pieces = [partials.of_messages(rows, put), partials.levels(rows), partials.of_connections(links, nodes)]
+        pieces = [partials.of_messages(rows, put), partials.levels(rows), partials.of_connections(standing, nodes)]
         if before is not None and recalled is not None:
             pieces.append(partials.taken_off(before.where("revived")))
         pieces += [partials.of_events(rows, steps, silent, edges, boxes), partials.of_depth(risen, line, boxes)]
@@ -370,6 +373,12 @@ def _context(events: DataFrame, carried: DataFrame | None) -> DataFrame:
     if carried is None:
         return new
     return new.unionByName(carried.where(F.col("role") == "context").select(*_CONTEXT))
+
+
+def _connections(asleep: DataFrame, context: DataFrame) -> DataFrame:
+    """Connections of mailboxes that are asleep; what a start of their node ended was so before."""
+    own = asleep.where(F.col("role") == "context").select(*_CONTEXT)
+    return connections(own.unionByName(context.where(F.col("event") == "started")))
 
 
 def _marks(events: DataFrame, carried: DataFrame | None) -> DataFrame:
