@@ -31,6 +31,8 @@ DISTINCT = (
 """Columns whose values hardly repeat, in whatever table: a dictionary of them is made for nothing."""
 JAVA = (
     "-XX:+UseParallelGC",
+    # Sorting and hashing go all over the memory; where the system lends large pages, fewer addresses are looked up.
+    "-XX:+UseTransparentHugePages",
     # Java leaves large methods uncompiled, and Spark makes some that run for every row.
     "-XX:-DontCompileHugeMethods",
     "-XX:ReservedCodeCacheSize=512m",
@@ -51,6 +53,8 @@ PLANS = {
     "spark.sql.maxPlanStringLength": "1000",
     # Journals are in order of time: a task writes few days, and need not sort its rows by day first.
     "spark.sql.maxConcurrentOutputFileWriters": "8",
+    # Of the sizes of values nobody asks.
+    "parquet.size.statistics.enabled": "false",
     **{f"parquet.enable.dictionary#{name}": "false" for name in DISTINCT},
 }
 """How the transforms' plans are made; a job sets these in any session."""
