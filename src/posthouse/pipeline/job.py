@@ -38,7 +38,7 @@ BATCH_EVENTS = 64_000_000
 PARTITION_EVENTS = 1_000_000
 """Events of a batch that are worked off at one time."""
 TOGETHER_MAX = 500_000
-"""Events of a batch whose tables are all written at one time."""
+"""Events of a batch that is worked off in one partition, and whose tables are all written at one time."""
 SUMMED = 8
 """Events for each of their sums, at least."""
 ASLEEP_MIN = 200_000

@@ -31,8 +31,10 @@ DISTINCT = (
 """Columns whose values hardly repeat, in whatever table: a dictionary of them is made for nothing."""
 JAVA = (
     "-XX:+UseParallelGC",
-    # Sorting and hashing go all over the memory; where the system lends large pages, fewer addresses are looked up.
-    "-XX:+UseTransparentHugePages",
+    # Sorting and hashing go all over the memory; with large pages fewer addresses are looked up. Only Linux knows it.
+    *(("-XX:+UseTransparentHugePages",) if sys.platform == "linux" else ()),
+    # What it has to say of these is not for whoever reads our output.
+    "-XX:+DisplayVMOutputToStderr",
     # Java leaves large methods uncompiled, and Spark makes some that run for every row.
     "-XX:-DontCompileHugeMethods",
     "-XX:ReservedCodeCacheSize=512m",

@@ -11,13 +11,14 @@ from __future__ import annotations
 from functools import reduce
 from typing import NamedTuple
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from ..schema import OPEN
 from . import partials
 from .anomalies import GRACE_US
-from .told import box_of
+from .batch import causes
+from .told import READY, box_of
 
 _OWN = ("message", "lane", "full", "context")
 """Roles of the open set that belong to a mailbox, unless there is none in the row."""
@@ -39,7 +40,6 @@ def awake(events: DataFrame, carried: DataFrame, messages: DataFrame) -> DataFra
     orphans = messages.where((F.col("part") == OPEN) & F.col("orphan"))
     started = F.broadcast(events.where(F.col("event") == "started").select("node").distinct())
     cause = ["node", "desk", "cause_id"]
-    answers = F.broadcast(events.where(_answers()).select(*cause).distinct())
     passes = F.unix_micros("expires_at") + GRACE_US
     now = events.groupBy("node").agg(F.max_by(F.unix_micros("at"), "offset").alias("now"))
     then = carried.where(F.col("role") == "node").select("node", F.unix_micros("at").alias("then"))
@@ -49,7 +49,7 @@ def awake(events: DataFrame, carried: DataFrame, messages: DataFrame) -> DataFra
         events.select(box),
         orphans.select(box),
         carried.join(started, on="node", how="left_semi").select(box),
-        open_now.where(_answers()).join(answers, on=cause, how="left_semi").select(box),
+        open_now.join(F.broadcast(causes(events)), on=cause, how="left_semi").select(box),
         due.where((F.col("now") >= passes) != (F.col("then") >= passes)).select(box),
     )
     return reduce(DataFrame.unionByName, concerned).distinct()
@@ -71,14 +71,6 @@ def left(rows: DataFrame, boxes: DataFrame) -> DataFrame:
 
 def counted(messages: DataFrame, before: DataFrame, boxes: DataFrame) -> DataFrame:
     """The open part of the partials for mailboxes that are asleep. ``before`` are the partials that are there."""
-    posted = F.unix_micros("posted_at")
-    rows = left(messages, boxes).where(posted.isNotNull()).select(
-        "node", "desk", "kind", "message_id", "outcome", "live", posted.alias("posted"), posted.alias("first_at"),
-        F.unix_micros("finished_at").alias("finished"), F.lit(0).alias("state"), F.lit(-1).alias("last_code"),
-    )  # fmt: skip
+    books = partials.of_table(left(messages.where(F.col("posted_at").isNotNull()), boxes), READY)
     levels = left(before.where(F.col("table") == "levels"), boxes)
-    return partials.of_messages(rows, lambda frame: frame).unionByName(levels.select(*partials.PARTIALS))
-
-
-def _answers() -> Column:
-    return (F.col("event") == "posted") & F.col("cause_id").isNotNull()
+    return books.unionByName(levels.select(*partials.PARTIALS))

@@ -97,12 +97,17 @@ def of_messages(rows: DataFrame, put: Callable[[DataFrame], DataFrame]) -> DataF
 
 def taken_off(before: DataFrame) -> DataFrame:
     """What finished messages added that are unfinished again. ``before`` are rows of messages."""
-    gone = before.select(
-        F.unix_micros("posted_at").alias("posted"), F.unix_micros("finished_at").alias("finished"),
-        F.unix_micros("posted_at").alias("first_at"), "node", "desk", "kind", "message_id", "outcome", "live",
-        F.lit(DONE).alias("state"), F.lit(-1).alias("last_code"),
+    return of_table(before, DONE).withColumn("n", -F.col("n"))
+
+
+def of_table(messages: DataFrame, state: int) -> DataFrame:
+    """What messages are in the books, by their rows in the lake; they were posted, and all are in one state."""
+    posted = F.unix_micros("posted_at")
+    rows = messages.select(
+        posted.alias("posted"), F.unix_micros("finished_at").alias("finished"), posted.alias("first_at"), "node",
+        "desk", "kind", "message_id", "outcome", "live", F.lit(state).alias("state"), F.lit(-1).alias("last_code"),
     )  # fmt: skip
-    return of_messages(gone, lambda frame: frame).withColumn("n", -F.col("n"))
+    return of_messages(rows, lambda frame: frame)
 
 
 def of_events(
