@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import tempfile
 from itertools import pairwise, zip_longest
@@ -181,7 +182,7 @@ def test_a_batch_concerns_mailboxes_that_it_does_not_name(
     folder.mkdir(parents=True)
     for first, last in pairwise([0, *cuts]):
         rows = [
-            tuple(int(v.timestamp() * 1e6) if hasattr(v, "timestamp") else v for v in map(row.get, schema.NAMES))
+            tuple(int(v.timestamp() * 1e6) if isinstance(v, dt.datetime) else v for v in map(row.get, schema.NAMES))
             for row in story.rows[first:last]
         ]
         prev = segment.write(folder, segment.Stamp("n1", first + 1, last, prev, ""), rows).chain

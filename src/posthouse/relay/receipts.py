@@ -30,14 +30,15 @@ class Sent(NamedTuple):
 class Receipts:
     """One connection's frames, pings and confirmations."""
 
-    __slots__ = ("_covered", "_pings", "_serial", "_unconfirmed", "bytes", "frames")
+    __slots__ = ("_covered", "_serial", "_unconfirmed", "bytes", "frames", "pings")
 
     def __init__(self) -> None:
         self.frames: deque[Sent] = deque()
         """Unreceived, in order."""
         self.bytes = 0
         self._serial = 0
-        self._pings = 0
+        self.pings = 0
+        """How many pings were written; each carries its number."""
         self._covered: int | None = None  # the last frame before the ping under way
         self._unconfirmed: dict[Ref, tuple[int, bool]] = {}
 
@@ -65,13 +66,13 @@ class Receipts:
     def ping(self) -> bytes:
         """The payload of a ping that is written now."""
         assert self._covered is None
-        self._pings += 1
+        self.pings += 1
         self._covered = self._serial
-        return self._pings.to_bytes(8, "big")
+        return self.pings.to_bytes(8, "big")
 
     def ponged(self, payload: bytes) -> list[Sent] | None:
         """What the pong proves; None if it answers no ping of ours."""
-        if self._covered is None or payload != self._pings.to_bytes(8, "big"):
+        if self._covered is None or payload != self.pings.to_bytes(8, "big"):
             return None
         covered, self._covered = self._covered, None
         return self._received(covered)

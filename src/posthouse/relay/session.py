@@ -75,8 +75,8 @@ class Session:
         self.life = Life.NEW
         self.seen_at = now
         """When the agent last gave a sign of life."""
-        self.probed = 0
-        """Not 0: another connection waits to see whether this one lives."""
+        self.probed = False
+        """Whether another connection waits to see whether this one lives."""
         self._challenge: Challenge | None = None
         self._pings: Bucket | None = None
         # Made when they are needed: a connection that never authenticates costs little.
@@ -101,7 +101,7 @@ class Session:
         self.seen_at = now
         if self.life is Life.ADMITTED:
             if self.probed:
-                self._house.takeovers.lives(self)
+                self._house.takeovers.stirs(self)
             self._inflow.frame(data, now)
         elif self.life is Life.CHALLENGED:
             self._authenticate(data, binary)
@@ -113,14 +113,18 @@ class Session:
 
     def pong(self, payload: bytes) -> None:
         """A pong came."""
-        self._show_life()
-        if self.life in (Life.ADMITTED, Life.LEAVING) and self.outflow.ponged(payload):
-            return
-        self._count_ping()
+        self.seen_at = self._house.port.monotonic()
+        asked_for = self.life in (Life.ADMITTED, Life.LEAVING) and self.outflow.ponged(payload)
+        if self.probed:
+            self._house.takeovers.stirs(self, int.from_bytes(payload, "big") if asked_for else 0)
+        if not asked_for:
+            self._count_ping()
 
     def ping_seen(self) -> None:
         """A ping came; the server answers it itself."""
-        self._show_life()
+        self.seen_at = self._house.port.monotonic()
+        if self.probed:
+            self._house.takeovers.stirs(self)
         self._count_ping()
 
     def writable(self) -> None:
@@ -204,11 +208,6 @@ class Session:
         self.address = address_of(public_key, house.settings.host)
         self.life = Life.PROBING
         house.takeovers.claim(self)
-
-    def _show_life(self) -> None:
-        self.seen_at = self._house.port.monotonic()
-        if self.probed:
-            self._house.takeovers.lives(self)
 
     def _count_ping(self) -> None:
         """Its own pings, and pongs that nobody asked for, cost work: there is a bound to them."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 
+import pytest
 from tests.simulation.world import FAST, Agent, World, online
 
 from posthouse.mailbox.event import Event
 from posthouse.wire import envelope
+from posthouse.wire.envelope import MessageType
 
 
 def events(world: World, *names: str) -> list[Event]:
@@ -127,6 +129,56 @@ def test_a_half_open_connection_is_taken_over_within_three_seconds(world: World,
     assert first.line.closed_with == (1008, "replaced by a newer connection")
     assert world.house.stats.taken_over == 1
     assert [e.reason for e in events(world, "disconnected")] == ["replaced"]
+
+
+@pytest.mark.parametrize("what", ["frame", "ping", "pong"])
+def test_what_was_under_way_when_a_connection_was_lost_is_no_sign_of_life(world: World, a: Agent, what: str) -> None:
+    first = online(world, a)
+    world.run(30)
+    session = first.line.session
+    if what == "pong":
+        # A ping is under way already; its answer was sent before the connection was lost.
+        session.outflow.ping()
+    first.vanish()
+    second = a.connect()
+    world.run(0.1)
+    if what == "frame":
+        session.frame(a.make(a, b"from before", MessageType.HEARTBEAT))
+    elif what == "ping":
+        session.ping_seen()
+    else:
+        session.pong(session.outflow.receipts.pings.to_bytes(8, "big"))
+    world.run(1)
+    assert second.close is None
+    world.run(2)
+    assert second.is_open
+    assert first.line.closed_with == (1008, "replaced by a newer connection")
+
+
+def test_the_answer_to_an_older_ping_leads_to_another_ping(world: World, a: Agent) -> None:
+    first = online(world, a)
+    first.line.session.outflow.ping()
+    second = a.connect()
+    world.run(0.2)
+    assert first.is_open
+    assert second.error == "address already connected"
+
+
+@pytest.mark.parametrize("what", ["frame", "ping", "pong"])
+def test_who_sends_but_does_not_answer_stays(world: World, a: Agent, what: str) -> None:
+    first = online(world, a)
+    a.loses_pongs = 1.0
+    second = a.connect()
+    world.run(2)
+    assert second.authenticated is None
+    session = first.line.session
+    if what == "frame":
+        first.send(a.make(a, b"busy", MessageType.HEARTBEAT))
+    else:
+        first.up(session.ping_seen if what == "ping" else lambda: session.pong(b"busy"))
+    world.run(0.1)
+    assert first.is_open
+    assert second.error == "address already connected"
 
 
 def test_the_newcomer_is_admitted_at_once_when_the_other_leaves(world: World, a: Agent) -> None:
