@@ -146,12 +146,16 @@ def test_hostile_journals_of_which_batches_leave_alone_what_they_do_not_concern_
 def test_a_batch_concerns_mailboxes_that_it_does_not_name(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Time passes for what is open, a start ends connections, and answers meet across mailboxes."""
-    slept = []
+    """Time passes for what is open, a start ends connections, and answers meet across mailboxes; and what was refused
+    sleeps in a mailbox that does not."""
+    slept: list[set[str]] = []
+    slept_in_busy: list[list[str]] = []
 
-    def split(carried: DataFrame, boxes: DataFrame) -> asleep.Split:
-        found = SPLIT(carried, boxes)
-        slept.append(found.asleep.where("role = 'message'").count())
+    def split(carried: DataFrame, concerned: DataFrame) -> asleep.Split:
+        found = SPLIT(carried, concerned)
+        slept.append({row["role"] for row in found.asleep.select("role").distinct().collect()})
+        refused = found.asleep.where("role = 'refused' AND mailbox = 'busy'")
+        slept_in_busy.append(sorted(row["message_id"] for row in refused.collect()))
         return found
 
     monkeypatch.setattr("posthouse.pipeline.job.ASLEEP_MIN", -1)
@@ -164,17 +168,21 @@ def test_a_batch_concerns_mailboxes_that_it_does_not_name(
     story.add(2, "posted", "lives", mailbox="quiet", lane_seq=1)
     story.add(3, "posted", "kept", mailbox="ends", lane_seq=1)
     story.add(3, "refused", "never", mailbox="full", reason="full")
+    for id in ("again", "later"):
+        story.add(3, "refused", id, mailbox="busy", reason="full")
     story.add(4, "leased", "orphan", mailbox="lost")
     story.add(5, "posted", "answer", mailbox="one", cause_id="question", lane_seq=1)
     cuts = [len(story.rows)]
     for at in (10, 3 * hour, 30 * hour):
         story.add(at, "posted", f"busy-{at}", mailbox="busy", cause_id="question" if at > 10 else None)
         story.add(at + 1, "delivered", f"busy-{at}", mailbox="busy")
+        if at == 3 * hour:
+            story.add(at + 2, "refused", "again", mailbox="busy", reason="full")
         cuts.append(len(story.rows))
     story.add(31 * hour, "started")
     cuts.append(len(story.rows))
-    for id, name in (("lives", "quiet"), ("kept", "ends"), ("never", "full"), ("answer", "one")):
-        story.add(32 * hour, "posted" if id == "never" else "delivered", id, mailbox=name)
+    for id, name in (("lives", "quiet"), ("kept", "ends"), ("never", "full"), ("answer", "one"), ("later", "busy")):
+        story.add(32 * hour, "posted" if id in ("never", "later") else "delivered", id, mailbox=name)
     cuts.append(len(story.rows))
     journal, lake, prev = tmp_path / "journal", tmp_path / "lake", schema.GENESIS
     job = Job(str(lake), lambda: spark)
@@ -188,7 +196,8 @@ def test_a_batch_concerns_mailboxes_that_it_does_not_name(
         prev = segment.write(folder, segment.Stamp("n1", first + 1, last, prev, ""), rows).chain
         assert not job.run(str(journal)).late
         check(journal, lake)
-    assert min(slept[:2]) > 0
+    assert all(roles >= {"message", "refused"} for roles in slept[:2])
+    assert slept_in_busy[:3] == [["again", "later"], ["later"], ["again", "again", "later"]]
     assert {row["kind"] for row in compare.read(lake, "anomalies")} >= {"lost", "answered_twice"}
 
 

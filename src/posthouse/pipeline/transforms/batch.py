@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from .. import local
 from . import anomalies, fullness, lane, life, partials, silver, step, wait
-from .carry import carry
+from .carry import REFUSED, carry
 from .context import CONTEXT_EVENTS, changes, connections, openings, pauses
 from .lane import MESSAGE
 from .told import BOX, ID, KEY, LANE, NEVER, PLACE, above, box_of, is_, key_of, spot_of, told, track_of, twin_of
@@ -237,7 +237,7 @@ def _sources(
         memos.append(_memos_of(before))
     parts.append(new)
     if carried is not None:
-        own = carried.where(F.col("role") == "message")
+        own = carried.where(F.col("role").isin("message", REFUSED))
         parts.append(told(own))
         memos.append(_carried_memos(own))
     if recalled is not None:

@@ -2,7 +2,8 @@
 
 In: what the batch was made of. Out: events of the contract with a role, and memos of what is gone by then.
 
-    message   events of unfinished messages, and of those that were only refused
+    message   events of unfinished messages
+    refused   events of messages that were only refused
     context   connections and pauses that stand, or that fall into the life of an unfinished message; the last start
     opening   the first connection of each desk
     lane      the highest number of each lane, and until when (memo_freed) its finished messages had held it
@@ -31,6 +32,7 @@ _TYPES = {
     "size_bytes": "bigint", "due_at": "timestamp", "expires_at": "timestamp", "generation": "int",
     "memo_freed": "bigint", "memo_overtaken": "array<bigint>", "memo_waits": "array<bigint>", "memo_offset": "bigint",
 }  # fmt: skip
+REFUSED = "refused"
 _EMPTY = ("event", "desk", "mailbox", "lane", "message_id", "kind", "sender")
 _ZERO = ("commit", "lane_seq", "attempt", "size_bytes")
 
@@ -120,7 +122,7 @@ def _refused(some: DataFrame) -> DataFrame:
     """What is told of messages of which nothing was said: their post may still come."""
     said = some.where(F.col("code") <= ENDS).select(*ID).distinct()
     refused = some.where(F.col("code") > ENDS).join(said, on=list(ID), how="left_anti")
-    return _shaped(refused, "message", _told())
+    return _shaped(refused, REFUSED, _told())
 
 
 def _told() -> dict[str, Column]:

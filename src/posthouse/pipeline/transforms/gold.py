@@ -226,33 +226,35 @@ def deadletters(partials: DataFrame, since: dt.date | None = None) -> DataFrame:
     )  # fmt: skip
 
 
-def outages(partials: DataFrame, since: dt.date | None = None) -> DataFrame:
-    """One row an hour and target in which most attempts failed although most before it did not."""
-    target = ("desk", "mailbox")
-    hours = (
+def _tries(partials: DataFrame, by: tuple[str, ...]) -> DataFrame:
+    """Hours with attempts, and how many of them failed."""
+    return (
         _of(partials, "hours")
-        .groupBy("window", *target)
+        .groupBy("window", *by)
         .agg(_sum("failed"), _sum("succeeded"))
         .withColumn("attempts", F.col("failed") + F.col("succeeded"))
         .where("attempts > 0")
         .withColumn("failure_rate", F.col("failed") / F.col("attempts"))
     )
+
+
+def outages(partials: DataFrame, since: dt.date | None = None) -> DataFrame:
+    """One row an hour and target in which most attempts failed although most before it did not."""
+    target = ("desk", "mailbox")
     failing = (F.col("attempts") >= _ATTEMPTS_MIN) & (F.col("failure_rate") >= _RATE_JUMP)
-    suspects = F.broadcast(hours.where(failing).select(*target).distinct())
+    # Few are ever out: all else is made of their rows alone.
+    suspects = F.broadcast(_tries(partials, target).where(failing).select(*target).distinct())
+    partials = partials.join(suspects, on=list(target), how="left_semi")
     number = (F.unix_micros("window") / 3_600_000_000).cast("bigint")
     before = Window.partitionBy(*target).orderBy("h").rangeBetween(-AROUND_H, -1)
     tried = F.sum("attempts").over(before)
     rated = (
-        hours.join(suspects, on=list(target), how="left_semi")
+        _tries(partials, target)
         .withColumn("h", number)
         .withColumn("baseline", F.coalesce(F.sum("failed").over(before) / tried, F.lit(0.0)))
     )
     out = _from(rated.where(failing & (F.col("failure_rate") >= 2 * F.col("baseline"))), since)
-    levels = (
-        _hours(partials.where(F.col("mailbox") != ""), target)
-        .join(suspects, on=list(target), how="left_semi")
-        .select(*target, number.alias("hour"), "level")
-    )
+    levels = _hours(partials.where(F.col("mailbox") != ""), target).select(*target, number.alias("hour"), "level")
     placed = out.join(levels, on=list(target), how="left")
     then = F.col("hour") <= F.col("h")
     drained = ~then & (F.col("level") <= 0) & (F.col("hour") <= F.col("h") + AROUND_H)
