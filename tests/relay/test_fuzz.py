@@ -117,7 +117,7 @@ class Neighbours:
         assert house.unauthenticated == 0
         assert not house.paused
         assert house.unanswered_bytes == 0
-        assert not house.takeovers._newcomers
+        assert not house.takeovers._probes
         assert not house._unreleased
         assert not house._receipts
         assert house.submissions._open == 0
@@ -369,7 +369,7 @@ class Target:
             lambda: (
                 len(house._sessions) == house.connections == len(server._wires) == 2
                 and not house._strangers
-                and not house.takeovers._newcomers
+                and not house.takeovers._probes
                 and not server._fronts
                 and not server._lingering
                 and not server._tasks
