@@ -1,15 +1,19 @@
 """The books in DuckDB and in Polars, for comparison: the same tables from the same segments, without increments.
 
-In: a folder of segments. Out: a folder of Parquet files, one a table. DuckDB builds events, messages with their waits,
-attempts, books, latency, depth, anomalies, availability, dead letters and outages; Polars the same but for the split of
-waiting by offline and lane. Both are written as one would write them there; neither takes generations apart.
+In: a folder of segments. Out: a folder of Parquet files, one a table. Both check the segments first (offsets, clocks,
+chains) as ours does, and by the same code: neither has anything that could. DuckDB builds events, messages with their
+waits, attempts, books, latency, depth, anomalies, availability, dead letters and outages; Polars the same but for the
+split of waiting by offline and lane, what was refused or said twice, and the highest depth. Both are written as one
+would write them there. Neither takes generations apart, or tells how long pauses, quiet and full mailboxes lasted.
 """
 
 from __future__ import annotations
 
+import functools
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -95,18 +99,34 @@ DUCKDB: dict[str, str] = {
         select {KEY}, sum(off_b - off_a) as wait_offline,
             sum(greatest(least(coalesce(due, a), b) - a, 0)) as wait_backoff, sum(b - a) as wait_ready
         from at_end group by {KEY}""",
+    "silent": f"""
+        select {KEY}, any_value(lane) as lane, any_value(kind) as kind, max(size_bytes) as size_bytes,
+            any_value(cause_id) as cause_id, count(*) filter (where event = 'duplicate') as duplicates,
+            min(epoch_us("at")) filter (where event = 'refused') as refused,
+            arg_min(reason, "offset") filter (where event = 'refused') as reason,
+            min("offset") as first_offset, max("offset") as last_offset
+        from events where message_id <> '' and event in ('duplicate', 'refused') group by {KEY}""",
     "messages": f"""
         select l.*, coalesce(w.wait_offline, 0) as wait_offline, coalesce(w.wait_backoff, 0) as wait_backoff,
             greatest(least(lane_until, leased) - posted, 0) as wait_lane, coalesce(w.wait_ready, 0) as wait_ready,
+            coalesce(s.duplicates, 0) as duplicates,
             case when last_event = 'died' then 'dead' when last_event in {ENDS} then last_event
                 when last_event = 'uncertain' then 'uncertain' else 'open' end as outcome,
             last_event = 'delivered' and lease_commit = l."commit" as live
-        from lanes l left join waits w using ({KEY})""",
+        from lanes l left join waits w using ({KEY}) left join silent s using ({KEY})
+        union all by name
+        select {KEY}, lane, kind, size_bytes, cause_id, reason, duplicates, refused as finished, first_offset,
+            last_offset, 'refused' as outcome
+        from silent anti join lives using ({KEY}) where refused is not null""",
     "attempts": f"""
         select {KEY}, lane, kind, attempt, holder, ts as started_at, next_ts as ended_at, next_event as ended,
             next_reason as reason, next_error as error, "offset" as lease_offset, next_offset as end_offset
         from steps where event = 'leased' and not is_after""",
-    "books": f"""select posted // {HOUR} as "window", desk, kind, outcome, count(*) as n from messages group by all""",
+    "books": f"""
+        select posted // {HOUR} as "window", desk, kind, outcome, count(*) as n from messages
+        where outcome <> 'refused' group by all
+        union all select epoch_us("at") // {HOUR}, desk, kind, event, count(*) from events
+        where message_id <> '' and event in ('duplicate', 'refused') group by all""",
     "latency": f"""
         select posted // {HOUR} as "window", desk, kind, live, count(*) as n,
             quantile_cont(greatest(finished - posted, 0), [0.5, 0.95, 0.99]) as quantiles
@@ -116,12 +136,31 @@ DUCKDB: dict[str, str] = {
             count(*) filter (where event in {ENDS}) as finished,
             count(*) filter (where event in ('retried', 'died', 'uncertain', 'parked')) as failed
         from steps where not is_after group by all""",
+    "moves": f"""
+        select ts // {HOUR} as "window", node, desk, mailbox, sum(change) over b as level,
+            sum(change) over d as desk_level
+        from (
+            select *, case when event = 'posted' then 1 else -1 end as change from steps
+            where not is_after and (event = 'posted' or event in {ENDS})
+        ) window b as (partition by node, desk, mailbox order by "offset"),
+            d as (partition by node, desk order by "offset")""",
+    "peaks": """
+        select "window", node, desk, mailbox, max(level) as depth_max from moves group by all
+        union all select "window", node, desk, '', max(desk_level) from moves group by all""",
+    "turned": f"""
+        select epoch_us("at") // {HOUR} as "window", node, desk, mailbox, count(*) as refused from events
+        where event = 'refused' and reason in ('full', 'share') group by all""",
     "depth": """
         select *, sum(posted - finished) over (partition by node, desk, mailbox order by "window") as depth_end
-        from hours
-        qualify row_number() over (partition by "window", node, desk order by posted + finished desc) <= 200""",
+        from (
+            select "window", node, desk, mailbox, posted, finished from hours
+            union all select "window", node, desk, '', sum(posted), sum(finished) from hours group by all
+        ) left join peaks using ("window", node, desk, mailbox) left join turned using ("window", node, desk, mailbox)
+        qualify row_number() over (partition by "window", node, desk order by mailbox <> '', posted + finished desc)
+            <= 201""",
     "anomalies": f"""
-        select 'lost' as kind, {KEY}, [first_offset] as offsets from messages where posted is null
+        select 'lost' as kind, {KEY}, [first_offset] as offsets from messages
+            where posted is null and outcome <> 'refused'
         union all select 'lane_gap', {KEY}, [first_offset] from messages where lane_seq > seq_before + 1
         union all select 'out_of_order', {KEY}, [taken] from messages where taken < waited_before
         union all select 'after', {KEY}, list("offset") from steps where is_after group by {KEY}
@@ -129,13 +168,21 @@ DUCKDB: dict[str, str] = {
         union all select 'answered_twice', node, desk, '', '', cause_id, list(first_offset) from messages
             where cause_id is not null group by node, desk, cause_id having count(distinct "commit") > 1""",
     "availability": f"""
-        select since // {DAY} as day, node, desk, mailbox, count(*) as connections,
-            sum(coalesce(until, since) - since) as online from links group by all""",
+        select day, node, desk, mailbox, count(*) filter (where since // {DAY} = day) as connections,
+            sum(least(coalesce(until, since), (day + 1) * {DAY}) - greatest(since, day * {DAY})) as online
+        from (select *, unnest(range(since // {DAY}, coalesce(until, since) // {DAY} + 1)) as day from links)
+        group by all""",
     "deadletters": r"""
         select desk, regexp_replace(error, '\d+', '#', 'g') as error, count(*) as n, min(ts) as first_at,
             max(ts) as last_at from steps where event = 'died' group by all""",
     "outages": """
-        select * from hours where failed >= 5 and failed >= 0.5 * (failed + finished)""",
+        select * from (
+            select *, sum(failed) over w / nullif(sum(failed + finished) over w, 0) as baseline
+            from (
+                select "window", desk, mailbox, sum(failed) as failed, sum(finished) as finished from hours group by all
+            )
+            window w as (partition by desk, mailbox order by "window" range between 72 preceding and 1 preceding)
+        ) where failed >= 5 and failed >= greatest(0.5, 2 * coalesce(baseline, 0)) * (failed + finished)""",
 }
 """Each step by its name, in order."""
 SHOWN = (
@@ -150,6 +197,7 @@ def run_duckdb(journal: str, lake: str, held: str) -> Iterator[dict[str, Any]]:
     def build() -> None:
         shutil.rmtree(lake, ignore_errors=True)
         Path(lake).mkdir()
+        check(journal, lake)
         with duckdb.connect(f"{lake}/scratch.duckdb") as db:
             db.execute("set preserve_insertion_order = false")
             source = f"read_parquet('{journal}/node=*/*.parquet', hive_partitioning = false)"
@@ -179,6 +227,7 @@ def run_polars(journal: str, lake: str, held: str) -> Iterator[dict[str, Any]]:
     def build() -> None:
         shutil.rmtree(lake, ignore_errors=True)
         Path(lake).mkdir()
+        check(journal, lake)
         events = pl.scan_parquet(f"{journal}/node=*/*.parquet", hive_partitioning=False)
         events.sink_parquet(f"{lake}/events.parquet")
         said = events.filter((pl.col("message_id") != "") & ~event.is_in(["duplicate", "refused"])).sort(*key, "offset")
@@ -244,6 +293,24 @@ def run_polars(journal: str, lake: str, held: str) -> Iterator[dict[str, Any]]:
         ).collect(engine="streaming").write_parquet(f"{lake}/deadletters.parquet")
 
     return _twice(build)
+
+
+def check(journal: str, lake: str) -> None:
+    """Look at every segment and write down what is found."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from posthouse.pipeline import bronze, finding, lineage
+
+    place = bronze.Journal(journal)
+    listing = place.listing()
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        looked = list(pool.map(functools.partial(bronze.examine, place), listing.files))
+    columns = {name: [getattr(each, name) for each in looked] for name in ("node", "name", "first", "last", "chain")}
+    pq.write_table(pa.table(columns), f"{lake}/segments.parquet")
+    found = finding.findings(looked, listing.foreign, lineage.Lineage(()))
+    told = {name: [getattr(each, name) for each in found] for name in ("kind", "node", "at", "offsets", "detail")}
+    pq.write_table(pa.table(told), f"{lake}/findings.parquet")
 
 
 def _twice(build: Callable[[], None]) -> Iterator[dict[str, Any]]:

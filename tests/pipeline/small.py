@@ -32,15 +32,13 @@ def advance(
     before: DataFrame | None = None,
     answered: DataFrame | None = None,
     keep: Callable[[DataFrame], DataFrame] = lambda frame: frame,
-    asleep: DataFrame | None = None,
 ) -> Any:
     """A message is closed when it was delivered; what is open is carried as events."""
     from pyspark.sql import functions as F
 
-    assert asleep is None
     for more in (carried, recalled):
         if more is not None:
-            events = events.unionByName(more)
+            events = events.unionByName(more.select(*events.columns))
     about = events.where("message_id <> ''")
     done = F.max(F.when(F.col("event") == "delivered", F.col("at")))
     rows = about.groupBy(*KEY).agg(
@@ -68,7 +66,7 @@ def advance(
     still = about.join(messages.where(F.col("part") == OPEN).select(*KEY), on=list(KEY), how="left_semi")
     return SimpleNamespace(
         messages=messages, attempts=attempts, anomalies=anomalies, partials=sums,
-        carried=still.select(*contract.NAMES),
+        carried=still.select(*contract.NAMES, F.lit("message").alias("role")),
     )  # fmt: skip
 
 

@@ -151,14 +151,16 @@ def test_a_batch_concerns_mailboxes_that_it_does_not_name(
     slept: list[set[str]] = []
     slept_in_busy: list[list[str]] = []
 
-    def split(carried: DataFrame, concerned: DataFrame) -> asleep.Split:
-        found = SPLIT(carried, concerned)
-        slept.append({row["role"] for row in found.asleep.select("role").distinct().collect()})
-        refused = found.asleep.where("role = 'refused' AND mailbox = 'busy'")
+    def split(stored: DataFrame, concerned: DataFrame) -> asleep.Split:
+        found = SPLIT(stored, concerned)
+        sleeping = found.asleep.unionByName(found.deep)
+        slept.append({row["role"] for row in sleeping.select("role").distinct().collect()})
+        refused = sleeping.where("role = 'refused' AND mailbox = 'busy'")
         slept_in_busy.append(sorted(row["message_id"] for row in refused.collect()))
         return found
 
     monkeypatch.setattr("posthouse.pipeline.job.ASLEEP_MIN", -1)
+    monkeypatch.setattr(asleep, "MORE_SHARE", 1)
     monkeypatch.setattr(asleep, "split", split)
     story, hour = Story(), 3_600
     story.add(0, "started", detail=json.dumps({"policies": {"relay": {"capacity": 1}}}))

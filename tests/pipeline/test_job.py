@@ -11,11 +11,12 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import orjson
 import pytest
 from tests.pipeline.small import Killed, killer, make_small, tables
 
-from posthouse.errors import InvalidInput, StoreCorrupt, StoreHeld
-from posthouse.pipeline import generate
+from posthouse.errors import InvalidInput, SchemaMismatch, StoreCorrupt, StoreHeld
+from posthouse.pipeline import generate, record
 from posthouse.pipeline.job import Job
 
 if TYPE_CHECKING:
@@ -149,6 +150,14 @@ def test_a_mailbox_stays_forgotten(spark: SparkSession, made: Path, copy: Path) 
     assert not [path for path in lake.glob("*/_delta_log/*.json") if mailbox in path.read_text()]
     books_job.run(str(made), rebuild=True)
     assert tables(lake) == kept
+    # An older lake is refused until it is rebuilt, and that it is forgotten is known from there too.
+    state = lake / record.FOLDER / "state.json"
+    state.write_bytes(orjson.dumps(orjson.loads(state.read_bytes()) | {"schema_version": 1}))
+    with pytest.raises(SchemaMismatch, match="rebuild it"):
+        books_job.run(str(made))
+    books_job.run(str(made), rebuild=True)
+    assert tables(lake) == kept
+    assert books_job.run(str(made)).batches == 0
 
 
 def _rows_in_files(table: Path, mailbox: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import random
 from itertools import pairwise
 from pathlib import Path
@@ -269,6 +270,49 @@ def test_dead_letters_group_by_error(whole: Batch) -> None:
     assert (row["error"], row["count"], row["redriven"], row["redriven_delivered"]) == (
         "timeout after # s of #", 1, 1, 1,
     )  # fmt: skip
+
+
+def test_days_of_availability_and_outages_come_out_alike_from_some_days_and_from_all(
+    spark: SparkSession, whole: Batch
+) -> None:
+    """A mailbox is out on one day and its backlog gone on the next, and a connection stands from then on."""
+    day = dt.datetime(2026, 3, 2, tzinfo=dt.UTC)
+    schema_of = whole.partials.schema
+
+    def row(table: str, hours: int | None, **values: Any) -> dict[str, Any]:
+        at = None if hours is None else day + dt.timedelta(hours=hours)
+        found = {field.name: None for field in schema_of.fields} | {
+            "part": "open" if at is None else at.date().isoformat(), "table": table, "measure": "", "window": at,
+            "node": "n1", "desk": "relay", "kind": "", "mailbox": "ann", "label": "", "bucket": 0,
+            **dict.fromkeys(("posted", "finished", "refused", "failed", "succeeded", "full"), 0),
+        }  # fmt: skip
+        return found | values
+
+    def of(rows: Rows) -> DataFrame:
+        return spark.createDataFrame(rows, schema_of)
+
+    def reach(hours: int) -> dict[str, Any]:
+        end = day + dt.timedelta(hours=hours)
+        return row("covered", None, part="nodes", mailbox="", first_at=day - dt.timedelta(days=1), last_at=end)
+
+    first = [
+        row("hours", -20, succeeded=9, posted=20, finished=9),
+        row("hours", 3, failed=8, succeeded=1, finished=1),
+        row("hours", 4, mailbox="bob", failed=2, succeeded=40),
+        row("standing", None, first_at=day + dt.timedelta(hours=2)),
+        reach(10),
+    ]
+    more = [row("hours", 26, finished=10), row("hours", 27, mailbox="bob", failed=30), reach(30)]
+    left = row("levels", None, n=10)
+    known = transforms.outages(of([*first, left]))
+    assert [(row["mailbox"], row["drain"]) for row in rows_of(known)] == [("ann", None)]
+    both, changed = of([*first, *more]), (day + dt.timedelta(days=1)).date()
+    found = rows_of(transforms.outages(both, (day - dt.timedelta(days=2)).date(), known, changed))
+    assert {row["mailbox"]: row["drain"] for row in found} == {"ann": 23 * 3_600 * SECOND, "bob": 0}
+    assert sorted(map(str, found)) == sorted(map(str, rows_of(transforms.outages(both))))
+    every = sorted(rows_of(transforms.availability(both)), key=lambda row: row["day"])
+    assert [(row["day"].day, row["online"] / (3_600 * SECOND)) for row in every] == [(2, 22.0), (3, 6.0)]
+    assert rows_of(transforms.availability(both, changed)) == every[1:]
 
 
 def test_a_few_hostile_journals_are_the_oracles(mixed: tuple[Batch, Path]) -> None:

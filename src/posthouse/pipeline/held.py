@@ -38,7 +38,7 @@ class Held(NamedTuple):
     answered: DataFrame | None = None
     """Rows that answer what the batch answers too."""
     again: tuple[Any, ...] = ()
-    """Of ``before``, the rows that come again in another form."""
+    """Of ``before``, the rows that come again in another form; and those of what was refused and is told of again."""
     revived: tuple[Any, ...] = ()
     """Of these, the ones that live again."""
 
@@ -77,8 +77,11 @@ def find(
     )
     if len(found) > HELD_MAX:
         return None
+    # Only what was refused is there without a post; what is told of it is in the open set.
+    refused = tuple({**row, "generation": 1} for row in found if row["posted_at"] is None and row["is_told"])
+    found = [row for row in found if row["posted_at"] is not None]
     if not found:
-        return Held()
+        return Held(again=refused)
     rows = _rows(closed, found)
     keys = {row["key"] for row in found if row["is_told"]}
     causes = {row["cause_key"] for row in found if row["is_answered"]}
@@ -117,17 +120,24 @@ def find(
         before,
         recalled,
         spark.createDataFrame(rows.take(answers)) if answers else None,
-        tuple(again),
+        (*refused, *again),
         tuple(revived),
     )
 
 
 def condition(rows: Sequence[Row]) -> str:
     """SQL for rows by their number; by their part and instant only the pages that hold them are read."""
-    parts = ", ".join(sorted({f"'{row['part']}'" for row in rows}))
-    instants = ", ".join(f"timestamp_micros({at})" for at in sorted({_micros(row["posted_at"]) for row in rows}))
-    keys = ", ".join(str(key) for key in sorted({row["key"] for row in rows}))
-    return f"part IN ({parts}) AND posted_at IN ({instants}) AND key IN ({keys})"
+
+    def which(own: Sequence[Row], instant: str) -> str:
+        parts = ", ".join(sorted({f"'{row['part']}'" for row in own}))
+        keys = ", ".join(str(key) for key in sorted({row["key"] for row in own}))
+        return f"(part IN ({parts}) AND posted_at {instant} AND key IN ({keys}))"
+
+    posted = [row for row in rows if row["posted_at"] is not None]
+    instants = ", ".join(f"timestamp_micros({at})" for at in sorted({_micros(row["posted_at"]) for row in posted}))
+    refused = [row for row in rows if row["posted_at"] is None]
+    pieces = [(posted, f"IN ({instants})"), (refused, "IS NULL")]
+    return " OR ".join(which(own, instant) for own, instant in pieces if own)
 
 
 def _micros(instant: dt.datetime) -> int:
@@ -173,7 +183,7 @@ def _recalled(spark: SparkSession, events: DataFrame, revived: Sequence[Row]) ->
         events.where(inside & ids)
         .join(wanted, on=list(schema.IDENTITY), how="inner")
         .where(F.col("offset").between(F.col("from"), F.col("to")))
-        .drop("from", "to", "day", "batch")
+        .drop("from", "to", "day")
     )
 
 

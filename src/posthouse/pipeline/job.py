@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import InvalidInput, StoreCorrupt
-from . import bronze, check, cutting, held, ledger, lineage, local, schema, taken
+from . import bronze, check, cutting, held, intake, ledger, lineage, local, schema, taken
 from .bronze import REJECTED, File, Journal, Segment
 from .finding import Finding
 from .ledger import APPEND, REBUILD, RECOMPUTE, Ledger, Plan, State
@@ -102,6 +102,8 @@ class _Made(NamedTuple):
     """Whose rows are all made anew, and take the place of those that are there."""
     whole: bool
     """The tables are replaced."""
+    beside: bool
+    """What is open is written beside what was."""
 
 
 class Job:
@@ -189,10 +191,10 @@ class Job:
 
     def _run(self, journal: Journal, rebuild: bool) -> Result:
         result = Result()
-        state = self.ledger.state()
-        plan = self.ledger.plan()
+        state = self.ledger.state(rebuilding=rebuild)
+        plan = None if rebuild else self.ledger.plan()
         listing = journal.listing()
-        if plan is not None and plan.batch > state.batch and not rebuild:
+        if plan is not None and plan.batch > state.batch:
             # Begun and not committed: the same batch again, from the same versions.
             there = {(file.node, file.name) for file in listing.files}
             for segment in plan.new:
@@ -214,7 +216,7 @@ class Job:
             raise StoreCorrupt(f"the lake {self.ledger.place} has tables and no record of them: rebuild it")
         if rebuild:
             # Numbers go on: a table never takes a batch of the same number twice.
-            reached = max(state.batch, plan.batch if plan else 0, *map(self.tables.transaction, STATE_TABLES))
+            reached = max(state.batch, self.ledger.begun(), *map(self.tables.transaction, STATE_TABLES))
             state = State(batch=reached, forgotten=state.forgotten)
         names = {(segment.node, segment.name) for segment in self.tables.segments()} if state.segments else set()
         looked = self._examine(journal, [file for file in listing.files if (file.node, file.name) not in names])
@@ -227,7 +229,7 @@ class Job:
             state = replace(state, segments=taken.replaced(state.segments, overlapped, self.tables.segments()))
         self._total, self._done = sum(segment.events for segment in sound), 0
         mode = REBUILD if rebuild else APPEND
-        said = self.ledger.state()
+        said = self.ledger.state(rebuilding=rebuild)
         changed = (state.rejected, state.foreign) != (said.rejected, said.foreign)
         pieces = cutting.cut(sound, state.segments, state.lineage, self._batch_events)
         for piece in pieces or ([()] if changed or rebuild else []):
@@ -296,7 +298,7 @@ class Job:
         past = {name: self.tables.load(name, plan) for name in known}
         with self._wide(_size(plan)) as widen, ThreadPoolExecutor(max_workers=1) as beside:
             # The events are written while the other tables are made of them.
-            events = beside.submit(self._write_events, plan, new, past)
+            events = beside.submit(self._write_events, plan, journal, past)
             counted = plan.after.lineage.counted
             if "events" in past:
                 past = {**past, "events": counted(past["events"])}
@@ -324,32 +326,26 @@ class Job:
         nodes: list[str] | None = None
         still: asleep.Split | None = None
         if mode == APPEND and "carried" in past:
-            carried = past["carried"].drop("batch")
-            size, there = _size(plan), carried.count()
-            if there > ASLEEP_MIN:
-                widen(size + there)
-                concerned = keep(asleep.awake(new, carried, past["messages"]))
-                still = asleep.split(carried, concerned)
+            stored = past["carried"].drop("batch")
+            size, there = _size(plan), asleep.measure(stored)
+            if there.rows > ASLEEP_MIN:
+                widen(size + there.rows)
+                concerned = keep(asleep.awake(new, stored, past["messages"]))
+                still = asleep.split(stored, concerned)
                 carried = keep(still.awake)
+            else:
+                carried = keep(asleep.current(stored)) if there.marks else stored.drop("part")
             maybe = held.find(self.spark, past["messages"], past["events"], new, carried, size, keep)
             if maybe is None:
                 mode = RECOMPUTE
                 widen(_size(replace(plan, mode=mode)))
             else:
                 found = maybe
-                batch = transforms.advance(
-                    new,
-                    carried,
-                    found.recalled,
-                    found.before,
-                    found.answered,
-                    keep=keep,
-                    asleep=None if still is None else still.asleep,
-                )
+                batch = transforms.advance(new, carried, found.recalled, found.before, found.answered, keep=keep)
         elif mode != RECOMPUTE:
             batch = transforms.advance(new, keep=keep)
         if mode == RECOMPUTE:
-            all_of_it = self._unforgotten(past["events"].drop("day", "batch"), plan.after)
+            all_of_it = self._unforgotten(past["events"].drop("day"), plan.after)
             if plan.nodes:
                 # What other nodes wrote is as it was.
                 nodes = list(plan.nodes)
@@ -360,7 +356,7 @@ class Job:
         if mode == RECOMPUTE and "messages" in past:
             old = past["messages"].where(F.col("part") != schema.OPEN)
             if nodes is not None and "carried" in past:
-                others = past["carried"].drop("batch").where(~F.col("node").isin(nodes))
+                others = asleep.current(past["carried"].drop("batch")).where(~F.col("node").isin(nodes))
                 tables["carried"] = tables["carried"].unionByName(others)
         tables["messages"] = _revised(tables["messages"], old)
         tables["anomalies"] = tables["anomalies"].unionByName(
@@ -370,18 +366,25 @@ class Job:
             # What is there for good is not told again.
             known = past["anomalies"].where(~F.col("part").isin(schema.OPEN, FILES)).select("kind", *KEY)
             tables["anomalies"] = tables["anomalies"].join(known, on=["kind", *KEY], how="left_anti")
+        beside = False
         if mode == APPEND and still is not None:
-            stays = asleep.left_messages(past["messages"].drop("batch"), concerned)
-            tables["messages"] = tables["messages"].unionByName(stays)
-            for name in ("attempts", "anomalies"):
+            for name in ("messages", "attempts", "anomalies"):
                 tables[name] = tables[name].unionByName(asleep.left(past[name].drop("batch"), concerned))
             summed = keep(asleep.counted(past["messages"], past["partials"], concerned))
             tables["partials"] = tables["partials"].unionByName(summed)
             tables["carried"] = tables["carried"].unionByName(still.asleep)
+            beside = there.more <= there.rows * asleep.MORE_SHARE
+            if beside:
+                tables["carried"] = asleep.added(tables["carried"], stored, carried, concerned)
+            else:
+                tables["carried"] = tables["carried"].unionByName(still.deep)
+        if not beside:
+            tables["carried"] = asleep.whole(tables["carried"])
         dirty: Callable[[], list[str]] = _every_day
         if mode == APPEND and "partials" in past:
             dirty = functools.partial(transforms.changed, tables["partials"], past["partials"])
-        return _Made(tables, dirty, found, nodes, mode == REBUILD or (mode == RECOMPUTE and nodes is None))
+        anew = mode == REBUILD or (mode == RECOMPUTE and nodes is None)
+        return _Made(tables, dirty, found, nodes, anew, beside)
 
     def _write(self, made: _Made, plan: Plan) -> list[str]:
         """Write the tables of a batch side by side; which days of the derived tables are behind then."""
@@ -389,8 +392,10 @@ class Job:
         def put(name: str) -> None:
             if name == "messages" and made.found.again:
                 self._withdraw(made.found, plan.batch)
-            anew = made.whole or name == "carried" or name not in plan.versions
+            anew = made.whole or name not in plan.versions or (name == "carried" and not made.beside)
             instead = None if made.nodes is None else _of_nodes(made.nodes, name)
+            if name == "carried" and made.beside:
+                instead = f"part = '{schema.MORE}'"
             self.tables.write(name, made.tables[name], plan.batch, whole=anew, instead=instead)
 
         with ThreadPoolExecutor(max_workers=len(SILVER) + 2) as pool:
@@ -409,14 +414,14 @@ class Job:
     def _conclude(self, plan: Plan, dirty: Sequence[str]) -> None:
         """Record that a batch is in all tables."""
         self._reach("segments")
-        behind = {*self.ledger.state().dirty, *dirty}
+        behind = {*self.ledger.state(rebuilding=plan.mode == REBUILD).dirty, *dirty}
         self.ledger.commit(replace(plan.after, dirty=tuple(sorted(behind))))
         self._reach("committed")
         Scratch(self.ledger).clear()
 
     def _write_segments(self, plan: Plan) -> None:
         """The files of a batch; those that could not be taken in are others each time."""
-        said = self.ledger.state()
+        said = self.ledger.state(rebuilding=plan.mode == REBUILD)
         whole = plan.mode == REBUILD or "segments" not in plan.versions
         only_more = not whole and not said.rejected and not plan.after.rejected
         rows, instead = self._segment_rows(plan), f"state = '{REJECTED}'"
@@ -436,15 +441,15 @@ class Job:
 
         return events.where(~F.col("mailbox").isin(list(state.forgotten))) if state.forgotten else events
 
-    def _write_events(self, plan: Plan, new: DataFrame, past: Mapping[str, DataFrame]) -> None:
-        from pyspark.sql import functions as F
-
-        rows = new.withColumn("day", F.to_date("at"))
-        forgets = plan.mode == RECOMPUTE and not plan.new
-        if forgets:
-            rows = self._unforgotten(past["events"].drop("batch"), plan.after)
-        whole = plan.mode == REBUILD or forgets or "events" not in plan.versions
-        self.tables.write("events", rows, plan.batch, whole=whole, append=not whole)
+    def _write_events(self, plan: Plan, journal: Journal | None, past: Mapping[str, DataFrame]) -> None:
+        if plan.mode == RECOMPUTE and not plan.new:
+            # A mailbox is forgotten.
+            rows = self._unforgotten(past["events"], plan.after)
+            self.tables.write("events", rows, plan.batch, whole=True, stamped=False)
+        elif self.tables.transaction("events") < plan.batch:
+            pieces = intake.take_in(journal, self.ledger, plan) if journal else []
+            whole = plan.mode == REBUILD or "events" not in plan.versions
+            self.tables.add_events(pieces, plan.batch, whole=whole)
 
     def _file_anomalies(self, state: State, like: Any) -> DataFrame:
         from pyspark.sql import functions as F
@@ -529,7 +534,7 @@ class Job:
         by: dict[int, list[Any]] = {}
         for row in found.again:
             by.setdefault(row["generation"], []).append(row)
-        same = " OR ".join(f"(generation = {n} AND {held.condition(own)})" for n, own in by.items())
+        same = " OR ".join(f"(generation = {n} AND ({held.condition(own)}))" for n, own in by.items())
         self.spark.sql(f"DELETE FROM {self.tables.named('messages')} WHERE batch < {batch} AND ({same})").collect()
 
     # Derived tables
@@ -586,8 +591,9 @@ class Job:
             return
         since = days[0] - dt.timedelta(days=transforms.AGAIN_DAYS.get(name, 0))
         reach = days[0] - dt.timedelta(days=transforms.REACH_DAYS.get(name, 0))
+        more = {"known": self.tables.load(name), "changed": days[0]} if name == "outages" else {}
         # Names of parts that are no days sort behind all days.
-        rows = make(partials.where(F.col("part") >= str(reach)), since)
+        rows = make(partials.where(F.col("part") >= str(reach)), since, **more)
         self.tables.write(name, rows, batch, whole=False, stamped=False, instead=f"day >= '{since}'")
 
     def _revised_books(self, rows: DataFrame) -> DataFrame:

@@ -89,37 +89,50 @@ class Ledger:
         """Where a table is."""
         return f"{self.place if '://' in self.place else self._root}/{name}"
 
+    def folder(self, name: str) -> str:
+        """Where it is in the lake's file system."""
+        return f"{self._root}/{name}"
+
     def has(self, name: str) -> bool:
         """Whether a table is there."""
         fs = bronze.arrow_fs()
-        return bool(self.system.get_file_info(f"{self._root}/{name}/_delta_log").type == fs.FileType.Directory)
+        return bool(self.system.get_file_info(f"{self.folder(name)}/_delta_log").type == fs.FileType.Directory)
 
-    def state(self) -> State:
-        """What is committed; an empty one in a new lake."""
+    def state(self, *, rebuilding: bool = False) -> State:
+        """What is committed; an empty one in a new lake. Of an older version only what a rebuild needs, for one."""
         found = self._record.read("state")
         if found is None:
             return State()
         version = found.get("schema_version")
-        if version != SCHEMA_VERSION:
-            raise SchemaMismatch(
-                f"the lake {self.place} has schema version {version}, and this program {SCHEMA_VERSION}"
-            )
-        return _state(found)
+        if version == SCHEMA_VERSION:
+            return _state(found)
+        older = isinstance(version, int) and version < SCHEMA_VERSION
+        if older and rebuilding:
+            return State(batch=found["batch"], forgotten=tuple(found["forgotten"]))
+        hint = "rebuild it" if older else "use the newer Posthouse that wrote it"
+        raise SchemaMismatch(
+            f"the lake {self.place} has schema version {version}, and this program {SCHEMA_VERSION}: {hint}"
+        )
+
+    def begun(self) -> int:
+        """The number of the batch that was begun and not committed, whatever version it is of; 0 if there is none."""
+        found = self._record.read("plan")
+        return int(found["batch"]) if found else 0
 
     def plan(self) -> Plan | None:
         """The batch that was begun and not committed."""
         found = self._record.read("plan")
         if found is None:
             return None
-        new, after = tuple(map(Segment.from_plain, found["new"])), _state(found["after"])
-        if "known" in found:
-            known = {node: [(first, last) for first, last in ranges] for node, ranges in found["known"].items()}
-            nodes = tuple(found["nodes"])
-        else:
-            # As it was written before segments were joined.
-            known = replace(after, segments=tuple(set(after.segments) - set(new))).known()
-            nodes = tuple(sorted({segment.node for segment in new}))
-        return Plan(found["batch"], found["mode"], new, after, found["versions"], known, nodes)
+        return Plan(
+            found["batch"],
+            found["mode"],
+            tuple(map(Segment.from_plain, found["new"])),
+            _state(found["after"]),
+            found["versions"],
+            {node: [(first, last) for first, last in ranges] for node, ranges in found["known"].items()},
+            tuple(found["nodes"]),
+        )
 
     def begin(self, plan: Plan) -> None:
         """Record a batch before anything of it is written."""
@@ -170,6 +183,6 @@ def _state(found: Mapping[str, Any]) -> State:
         rejected=tuple(map(Segment.from_plain, found["rejected"])),
         foreign=tuple(found["foreign"]),
         forgotten=tuple(found["forgotten"]),
-        dirty=tuple(found.get("dirty", ("*",))),
-        restores=tuple(Restore(*each) for each in found.get("restores", ())),
+        dirty=tuple(found["dirty"]),
+        restores=tuple(Restore(*each) for each in found["restores"]),
     )

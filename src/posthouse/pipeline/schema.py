@@ -14,10 +14,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 OPEN = "open"
 """The part that holds what may still change."""
+BASE, MORE = "base", "more"
+"""Parts of the open set itself, `carried`: all of it at some time, and what was put in the place of some since."""
 
 VOLATILE = frozenset({"revision", "batch"})
 """Columns that depend on how the journal was cut into batches."""
@@ -126,7 +128,6 @@ EVENTS = Table(
         Column("cause_id", "string", "The message that this one answers."),
         Column("detail", "string", "JSON where an event needs more."),
         Column("day", "date", "The UTC day of `at`."),
-        _BATCH,
     ),
     ("day",),
 )

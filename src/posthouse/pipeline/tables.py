@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-from collections.abc import Callable, Iterator, Mapping
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import StoreCorrupt
 from . import schema, where
-from .bronze import REJECTED, Segment
+from .bronze import INSTANT_MAX, REJECTED, Segment
+from .intake import Piece
 from .ledger import Ledger, Plan
 from .scratch import together
 
@@ -36,11 +39,13 @@ STATISTICS = {
     "attempts": ("started_at", "lease_offset"),
 }
 """Columns whose bounds Delta writes into a table's log for each file. No names: the log outlives what is forgotten."""
+_BOUNDED = {"delta.dataSkippingStatsColumns": ",".join(STATISTICS["events"])}
 LISTING_TASKS = 32
 _SEGMENT = (
     "node", "name", "first", "last", "ranges", "prev", "chain", "first_at", "last_at", "state", "faults", "size_bytes",
 )  # fmt: skip
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_LAST_MS = INSTANT_MAX // 1_000
 FINE = {
     "parquet.page.row.count.limit": "2000",
     "parquet.bloom.filter.enabled#message_id": "true",
@@ -101,7 +106,7 @@ class Tables:
             .option("txnVersion", batch)
             .option("partitionOverwriteMode", "static")
         )
-        parted = "part" if "part" in rows.columns and name != "carried" else "day" if "day" in rows.columns else None
+        parted = "part" if "part" in rows.columns else "day" if "day" in rows.columns else None
         if parted:
             writer = writer.partitionBy(parted)
         if whole:
@@ -115,6 +120,29 @@ class Tables:
             writer = writer.option("replaceWhere", instead or parts)
         with self._indexed(name):
             self._save(writer, name, batch)
+
+    def add_events(self, pieces: Sequence[Piece], batch: int, *, whole: bool) -> None:
+        """Make files that lie in the folder of the events part of that table."""
+        from deltalake import DeltaTable
+        from deltalake.schema import Field, PrimitiveType, Schema
+        from deltalake.transaction import AddAction, CommitProperties, Transaction, create_table_with_add_actions
+
+        now = time.time_ns() // 1_000_000
+        added = [
+            AddAction(each.path, each.size_bytes, {"day": each.day}, now, data_change=True, stats=_stats(each))
+            for each in pieces
+        ]
+        types = {"bigint": "long", "int": "integer"}
+        columns = [Field(c.name, PrimitiveType(types.get(c.type, c.type))) for c in schema.EVENTS.columns]
+        once = CommitProperties(app_transactions=[Transaction(APP_ID, batch)])
+        place, by = self._ledger.table("events"), list(schema.EVENTS.partitions)
+        if self._ledger.has("events"):
+            mode = "overwrite" if whole else "append"
+            DeltaTable(place).create_write_transaction([*added], mode, Schema(columns), by, commit_properties=once)
+        else:
+            create_table_with_add_actions(
+                place, Schema(columns), added, partition_by=by, configuration=_BOUNDED, commit_properties=once
+            )
 
     def _save(self, writer: DataFrameWriter, name: str, batch: int) -> None:
         """Write, unless another came first: what a killed process left at work on a server may end after it."""
@@ -184,6 +212,20 @@ class Tables:
         # It lists a table in so many tasks, usually ten thousand, however few files there are.
         self._spark().conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", LISTING_TASKS)
         self._spark().sql(f"VACUUM {self.named(name)} RETAIN {retain_h:g} HOURS").collect()
+
+
+def _stats(piece: Piece) -> str:
+    """What a table's log tells of a file; instants are told in ms, and none lies outside."""
+    (first, last), (begin, end) = piece.offsets, piece.instants
+    low, high = (_EPOCH + dt.timedelta(milliseconds=ms) for ms in (begin // 1_000, min(-(-end // 1_000), _LAST_MS)))
+    return json.dumps(
+        {
+            "numRecords": piece.rows,
+            "minValues": {"offset": first, "at": low.isoformat(timespec="milliseconds").replace("+00:00", "Z")},
+            "maxValues": {"offset": last, "at": high.isoformat(timespec="milliseconds").replace("+00:00", "Z")},
+            "nullCount": {"offset": 0, "at": 0},
+        }
+    )
 
 
 def _segment(row: Mapping[str, Any]) -> Segment:

@@ -101,7 +101,6 @@ def event(offset: int, name: str, id: str, minute: float, **values: Any) -> dict
         "attempt": 0,
         "size_bytes": 12,
         "day": at(minute).date(),
-        "batch": 1,
     }
     return row | values
 

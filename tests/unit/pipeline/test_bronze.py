@@ -386,30 +386,6 @@ def test_state_and_plan_come_back_as_they_were(tmp_path: Path, book: Callable[[]
     assert after.known() == {NODE: [(1, 5)]}
 
 
-def test_a_record_from_before_segments_were_joined_is_read(tmp_path: Path) -> None:
-    """Segments had their names in it, and a plan did not say what was known before it."""
-    chain = write(tmp_path / "j", 1, 5)
-    write(tmp_path / "j", 6, 9, prev=chain)
-    first, second = look(tmp_path / "j")
-    old = {"batch": 1, "gold": 1, "rejected": [], "foreign": [], "forgotten": [], "schema_version": 1}
-
-    def plain(*kept: Segment) -> list[dict[str, Any]]:
-        return [{k: v for k, v in each.plain().items() if k != "restored"} for each in kept]
-
-    after = {**old, "batch": 2, "segments": plain(first, second)}
-    plan = {"batch": 2, "mode": APPEND, "new": plain(second), "after": after, "versions": {"events": 0}}
-    kept = tmp_path / "lake" / record.FOLDER
-    kept.mkdir(parents=True)
-    (kept / "state.json").write_bytes(orjson.dumps({**old, "segments": plain(first)}))
-    (kept / "plan.json").write_bytes(orjson.dumps(plan))
-    ours = Ledger(str(tmp_path / "lake"))
-    assert ours.state() == State(batch=1, gold=1, segments=(first,), dirty=("*",))
-    found = ours.plan()
-    assert found is not None
-    assert (found.new, found.known, found.nodes) == ((second,), {NODE: [(1, 5)]}, (NODE,))
-    assert found.after.segments == (first, second)
-
-
 def test_in_an_object_store_the_second_to_write_is_refused(tmp_path: Path) -> None:
     def opened() -> record.TableRecord:
         return record.TableRecord(str(tmp_path))
@@ -434,11 +410,26 @@ def test_a_record_of_a_newer_program_or_a_damaged_one_is_refused(tmp_path: Path)
     ours = Ledger(str(tmp_path))
     (tmp_path / record.FOLDER).mkdir()
     (tmp_path / record.FOLDER / "state.json").write_text('{"schema_version": 99}')
-    with pytest.raises(SchemaMismatch, match="schema version 99"):
-        ours.state()
+    for rebuilding in (False, True):
+        with pytest.raises(SchemaMismatch, match=r"schema version 99, and this program .*: use the newer Posthouse"):
+            ours.state(rebuilding=rebuilding)
     (tmp_path / record.FOLDER / "state.json").write_text("{")
     with pytest.raises(StoreCorrupt, match="damaged"):
         ours.state()
+
+
+def test_of_a_record_of_an_older_program_a_rebuild_takes_what_it_needs(tmp_path: Path) -> None:
+    ours = Ledger(str(tmp_path))
+    (tmp_path / record.FOLDER).mkdir()
+    old = {"schema_version": 1, "batch": 7, "forgotten": ["ann"], "segments": "of another shape"}
+    (tmp_path / record.FOLDER / "state.json").write_bytes(orjson.dumps(old))
+    (tmp_path / record.FOLDER / "plan.json").write_bytes(orjson.dumps({"batch": 8, "new": "of another shape"}))
+    with pytest.raises(SchemaMismatch, match=r"schema version 1, and this program .*: rebuild it"):
+        ours.state()
+    assert ours.state(rebuilding=True) == State(batch=7, forgotten=("ann",))
+    assert ours.begun() == 8
+    ours.commit(State(batch=9))
+    assert (ours.state(), ours.begun()) == (State(batch=9), 0)
 
 
 def _hold(lake: str, ready: Any, end: Any) -> None:

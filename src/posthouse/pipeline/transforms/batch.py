@@ -41,6 +41,8 @@ class _Sources(NamedTuple):
     going: DataFrame
     late: DataFrame | None
     memo: DataFrame | None
+    untold: DataFrame | None
+    """Of the open set, what was only refused, and is not told of now: its rows are there, and it is carried on."""
 
 
 class Keep(Protocol):
@@ -61,16 +63,14 @@ def advance(
     before: DataFrame | None = None,
     answered: DataFrame | None = None,
     keep: Keep = _same,
-    asleep: DataFrame | None = None,
 ) -> Batch:
     """The rows that these events make or change, and what the next batch needs of them.
 
-    ``asleep`` is what else is open, of mailboxes that nothing concerns: connections of theirs stand for longer now.
     ``keep`` is called with the frames from which several others are made: a job persists them there.
     """
     if before is not None:
         before = before.withColumn("twin", twin_of())
-    going, late, memos = _sources(events, carried, recalled, before)
+    going, late, memos, untold = _sources(events, carried, recalled, before)
     with ThreadPoolExecutor(max_workers=2) as pool:
         # These do not wait for each other.
         known = pool.submit(lambda: _known(_nodes(events, carried)))
@@ -94,7 +94,6 @@ def advance(
     rows = keep(made, others).where("generation IS NOT NULL")
 
     marks, links, stops = _marks(events, carried), connections(context), pauses(context)
-    standing = links if asleep is None else links.unionByName(_connections(asleep, context))
     numbers = None if late is None or before is None else _numbers(late, before, marks)
     opened = openings(context, None if carried is None else carried.where(F.col("role") == "opening"))
 
@@ -107,7 +106,7 @@ def advance(
     put = anew or _same
 
     def sums() -> DataFrame:
-        pieces = [partials.of_messages(rows, put), partials.levels(rows), partials.of_connections(standing, nodes)]
+        pieces = [partials.of_messages(rows, put), partials.levels(rows), partials.of_connections(links, nodes)]
         if before is not None and recalled is not None:
             pieces.append(partials.taken_off(before.where("revived")))
         pieces += [partials.of_events(rows, steps, silent, edges, boxes), partials.of_depth(risen, line, boxes)]
@@ -150,7 +149,7 @@ def advance(
             silver.attempts(rows, steps if memo is None else _not_told(steps, memo)),
             found.result(),
             summed.result(),
-            next_open.result(),
+            next_open.result() if untold is None else next_open.result().unionByName(untold),
         )
 
 
@@ -236,14 +235,18 @@ def _sources(
         new = placed.where(~is_late).select(*new.columns)
         memos.append(_memos_of(before))
     parts.append(new)
+    untold = None
     if carried is not None:
-        own = carried.where(F.col("role").isin("message", REFUSED))
-        parts.append(told(own))
+        own = carried.where(F.col("role") == "message")
+        refused = carried.where(F.col("role") == REFUSED).withColumn("key", key_of())
+        now = told(events).select("key").distinct()
+        parts += [told(own), told(refused.join(now, on="key", how="left_semi"))]
+        untold = refused.join(now, on="key", how="left_anti").select(*carried.columns)
         memos.append(_carried_memos(own))
     if recalled is not None:
         parts.append(told(recalled))
     memo = reduce(DataFrame.unionByName, memos) if memos else None
-    return _Sources(reduce(DataFrame.unionByName, parts), late, memo)
+    return _Sources(reduce(DataFrame.unionByName, parts), late, memo, untold)
 
 
 _MEMO = (*ID, "base", "memo_freed", "memo_overtaken", "memo_waits", "memo_offset")
@@ -373,12 +376,6 @@ def _context(events: DataFrame, carried: DataFrame | None) -> DataFrame:
     if carried is None:
         return new
     return new.unionByName(carried.where(F.col("role") == "context").select(*_CONTEXT))
-
-
-def _connections(asleep: DataFrame, context: DataFrame) -> DataFrame:
-    """Connections of mailboxes that are asleep; what a start of their node ended was so before."""
-    own = asleep.where(F.col("role") == "context").select(*_CONTEXT)
-    return connections(own.unionByName(context.where(F.col("event") == "started")))
 
 
 def _marks(events: DataFrame, carried: DataFrame | None) -> DataFrame:

@@ -57,8 +57,8 @@ def carry(
         _refused(some),
         _surroundings(context, links, stops, unfinished),
         _lanes(rows, marks),
-        _shaped(opened, "opening", {name: F.col(name) for name in ("node", "desk", "offset", "at")}),
-        _shaped(
+        shaped(opened, "opening", {name: F.col(name) for name in ("node", "desk", "offset", "at")}),
+        shaped(
             nodes,
             "node",
             {
@@ -73,7 +73,7 @@ def carry(
     ]
     if full is not None:
         own = {name: F.col(name) for name in (*BOX, "offset")}
-        pieces.append(_shaped(full, "full", {**own, "at": F.timestamp_micros("ts")}))
+        pieces.append(shaped(full, "full", {**own, "at": F.timestamp_micros("ts")}))
     return reduce(DataFrame.unionByName, pieces).select(*CARRIED)
 
 
@@ -104,7 +104,7 @@ def _messages(
         first = memo.withColumn("generation", F.col("base") + 1).drop("base")
         kept = kept.join(first, on=list(MESSAGE), how="left")
     held = some.join(kept, on=list(ID), how="inner").where(F.col("offset").between(F.col("from"), F.col("to")))
-    return _shaped(
+    return shaped(
         held,
         "message",
         {
@@ -122,7 +122,7 @@ def _refused(some: DataFrame) -> DataFrame:
     """What is told of messages of which nothing was said: their post may still come."""
     said = some.where(F.col("code") <= ENDS).select(*ID).distinct()
     refused = some.where(F.col("code") > ENDS).join(said, on=list(ID), how="left_anti")
-    return _shaped(refused, REFUSED, _told())
+    return shaped(refused, REFUSED, _told())
 
 
 def _told() -> dict[str, Column]:
@@ -151,7 +151,7 @@ def _surroundings(context: DataFrame, links: DataFrame, stops: DataFrame, unfini
     starts = context.where(F.col("event") == "started").groupBy("node").agg(F.max("offset").alias("offset"))
     kept = needed.unionByName(starts).distinct()
     own = ("node", "offset", "at", "event", "desk", "mailbox", "lane", "holder", "reason", "detail")
-    return _shaped(
+    return shaped(
         context.join(kept, on=["node", "offset"], how="left_semi"), "context", {name: F.col(name) for name in own}
     )
 
@@ -162,7 +162,7 @@ def _lanes(rows: DataFrame, marks: DataFrame) -> DataFrame:
     own = rows.where("lane_seq > 0").select(
         *PLACE, *LANE, "lane_seq", F.col("first_offset").alias("offset"), gone.alias("freed")
     )
-    return _shaped(
+    return shaped(
         own.unionByName(marks.select(*PLACE, *LANE, "lane_seq", "offset", "freed"))
         .groupBy(*PLACE, *LANE)
         .agg(F.max(F.struct("lane_seq", "offset")).alias("top"), F.max("freed").alias("freed")),
@@ -176,7 +176,8 @@ def _lanes(rows: DataFrame, marks: DataFrame) -> DataFrame:
     )
 
 
-def _shaped(frame: DataFrame, role: str, columns: dict[str, Column]) -> DataFrame:
+def shaped(frame: DataFrame, role: str, columns: dict[str, Column]) -> DataFrame:
+    """Rows of the open set; where a column is not given, it is empty."""
     values: dict[str, Column] = {
         **{name: F.lit("") for name in _EMPTY},
         **{name: F.lit(0) for name in _ZERO},

@@ -7,13 +7,14 @@ from the partials of those days, of ``REACH_DAYS`` before, and of the parts that
 from __future__ import annotations
 
 import datetime as dt
+import math
 from collections.abc import Sequence
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from ..schema import OPEN
-from .partials import HOURLY, bucket_value
+from .partials import DAY_US, HOURLY, SETTLED, bucket_value, day_of
 
 OUTCOMES = ("delivered", "dead", "expired", "cancelled", "uncertain", "open")
 TOP_MAILBOXES = 200
@@ -56,7 +57,8 @@ def changed(new: DataFrame, before: DataFrame | None) -> list[str]:
     day = F.to_date("window").cast("string")
     whose = F.when(F.col("table").isin("books", "latency"), F.lit("books")).otherwise(F.lit("hours"))
     timed = new.where(F.col("window").isNotNull())
-    added = timed.where(F.col("part") != OPEN).select(whose.alias("of"), day.alias("day"))
+    settled = (F.col("table") == "availability") & (F.col("label") == SETTLED)
+    added = timed.where((F.col("part") != OPEN) & ~settled).select(whose.alias("of"), day.alias("day"))
     of = ("window", "node", "desk", "kind", "measure", "label")
     still = timed.where(F.col("part") == OPEN).select(*of, "n")
     if before is not None:
@@ -181,25 +183,25 @@ def depth(partials: DataFrame, since: dt.date | None = None, top: int = TOP_MAIL
 
 def availability(partials: DataFrame, since: dt.date | None = None) -> DataFrame:
     """One row a mailbox and day on which it had a connection."""
-    covers = (
+    covers = F.broadcast(
         _of(partials, "covered")
         .groupBy("node")
         .agg(F.unix_micros(F.min("first_at")).alias("from"), F.unix_micros(F.max("last_at")).alias("to"))
     )
-    day = F.unix_micros("window")
+    day, sums = F.unix_micros("window"), ("n", "posted", "finished")
+    box = ("node", "desk", "mailbox")
     boxes = (
-        _from(_of(partials, "availability"), since)
-        .groupBy("window", "node", "desk", "mailbox")
-        .agg(_sum("n"), _sum("posted"), _sum("finished"))
+        _from(_of(partials, "availability").select("window", *box, *sums), since)
+        .unionByName(_online(_of(partials, "standing").join(covers, on="node", how="inner"), since))
+        .groupBy("window", *box)
+        .agg(*map(_sum, sums))
         .where("n <> 0 OR posted <> 0 OR finished <> 0")
-        .join(F.broadcast(covers), on="node", how="left")
-        .withColumn("covered", F.least(F.col("to"), day + 86_400_000_000) - F.greatest(F.col("from"), day))
+        .join(covers, on="node", how="left")
+        .withColumn("covered", F.least(F.col("to"), day + DAY_US) - F.greatest(F.col("from"), day))
     )
     return boxes.select(
         F.col("window").cast("date").alias("day"),
-        "node",
-        "desk",
-        "mailbox",
+        *box,
         "covered",
         F.col("n").alias("online"),
         F.when(F.col("covered") > 0, F.col("n") / F.col("covered")).alias("share"),
@@ -207,6 +209,24 @@ def availability(partials: DataFrame, since: dt.date | None = None) -> DataFrame
         F.when(F.col("covered") > 0, F.col("posted") * 3.6e9 / F.col("covered")).alias("reconnect_rate"),
         F.col("finished").alias("half_open"),
     )
+
+
+def _online(standing: DataFrame, since: dt.date | None) -> DataFrame:
+    """The days of connections that stand, up to where the journal of their node reaches (``to``)."""
+    begin, day = F.unix_micros("first_at"), F.col("d") * DAY_US
+    end, zero = F.greatest(begin, F.col("to")), F.lit(0).cast("bigint")
+    first, last = day_of(begin), day_of(end)
+    if since is not None:
+        first = F.greatest(first, F.lit((since - dt.date(1970, 1, 1)).days).cast("bigint"))
+    return (
+        standing.where(first <= last)
+        .withColumn("d", F.explode(F.sequence(first, last)))
+        .select(
+            F.timestamp_micros(day).alias("window"), "node", "desk", "mailbox",
+            (F.least(end, day + DAY_US) - F.greatest(begin, day)).alias("n"), zero.alias("posted"),
+            zero.alias("finished"),
+        )
+    )  # fmt: skip
 
 
 def deadletters(partials: DataFrame, since: dt.date | None = None) -> DataFrame:
@@ -238,13 +258,26 @@ def _tries(partials: DataFrame, by: tuple[str, ...]) -> DataFrame:
     )
 
 
-def outages(partials: DataFrame, since: dt.date | None = None) -> DataFrame:
-    """One row an hour and target in which most attempts failed although most before it did not."""
+def outages(
+    partials: DataFrame, since: dt.date | None = None, known: DataFrame | None = None, changed: dt.date | None = None
+) -> DataFrame:
+    """One row an hour and target in which most attempts failed although most before it did not.
+
+    ``known`` are the rows that are there. Of days before ``changed``, the first with new partials, they are all that
+    there are, and only when their backlog was gone may be told otherwise now.
+    """
     target = ("desk", "mailbox")
     failing = (F.col("attempts") >= _ATTEMPTS_MIN) & (F.col("failure_rate") >= _RATE_JUMP)
-    # Few are ever out: all else is made of their rows alone.
-    suspects = F.broadcast(_tries(partials, target).where(failing).select(*target).distinct())
-    partials = partials.join(suspects, on=list(target), how="left_semi")
+    # Few are ever out: all else is made of the rows of those in one of whose hours enough has failed.
+    enough = F.sum("failed") >= math.ceil(_ATTEMPTS_MIN * _RATE_JUMP)
+    failures = _of(partials, "hours").where("failed <> 0").withColumn("who", F.xxhash64(*target))
+    if changed is not None:
+        failures = failures.where(F.col("part") >= str(changed))
+    suspects = failures.groupBy("window", "who").agg(enough.alias("enough")).where("enough").select("who")
+    if known is not None:
+        suspects = suspects.unionByName(_from(known, since).select(F.xxhash64(*target).alias("who")))
+    partials = partials.withColumn("who", F.xxhash64(*target))
+    partials = partials.join(F.broadcast(suspects.distinct()), on="who", how="left_semi").drop("who")
     number = (F.unix_micros("window") / 3_600_000_000).cast("bigint")
     before = Window.partitionBy(*target).orderBy("h").rangeBetween(-AROUND_H, -1)
     tried = F.sum("attempts").over(before)

@@ -30,6 +30,8 @@ TYPES = {
 }  # fmt: skip
 DEAD, NODES = "dead", "nodes"
 """Parts of what belongs to no day."""
+SETTLED = "settled"
+"""Label of what is told in another way than before and comes to the same."""
 FAILED = ("retried", "died", "uncertain", "parked")
 """What ends an attempt that failed."""
 FULL = ("full", "share")
@@ -242,68 +244,72 @@ def levels(rows: DataFrame) -> DataFrame:
 
 
 def of_connections(links: DataFrame, nodes: DataFrame) -> DataFrame:
-    """What connections add to availability since the batch before, and how far the journal reaches.
+    """What connections add to availability since the batch before, which ones stand, and how far the journal reaches.
 
-    ``nodes`` are (node, edge, reached_before, first_at, reached, …): µs of the highest instant then and now. A
-    connection that stands is online until there; where the clock went back, what was too much is taken off again.
+    ``nodes`` are (node, edge, reached_before, first_at, reached, …): µs of the highest instant then and now. Whoever
+    is connected is online until there, and is no more than one row of the part `open`; the days of a connection are
+    added when it ends. Those that were told while it stood are none that changed: they are labelled `settled`.
     """
     known = links.join(F.broadcast(nodes), on="node", how="inner").where(
         F.col("last").isNull() | (F.col("last") > F.col("edge"))
     )
-    begun = F.col("first") > F.col("edge")
-    to = F.greatest("since", F.coalesce("until", "reached"))
-    start = F.when(begun, F.col("since")).otherwise(F.greatest("since", "reached_before"))
-    slices = (
-        known.withColumn("a", F.least(start, to))
-        .withColumn("b", F.greatest(start, to))
-        .withColumn("sign", F.when(to >= start, 1).otherwise(-1))
-    )
-    day = F.col("w")
-    first_day, last_day = (F.floor(F.col(name) / DAY_US) for name in ("a", "b"))
-    online = (
-        slices.withColumn("d", F.explode(F.sequence(first_day, last_day)))
-        .withColumn("w", F.col("d") * DAY_US)
-        .select(
-            *BOX, "w", (F.col("sign") * (F.least("b", day + DAY_US) - F.greatest("a", day))).alias("n"),
-            F.lit(0).alias("posted"), F.lit(0).alias("finished"),
-        )
-    )  # fmt: skip
-    half = F.col("ending").isin("timeout", "replaced", "restart")
+    begun, over = F.col("first") > F.col("edge"), F.col("last").isNotNull()
+    day, zero, one = F.col("d") * DAY_US, F.lit(0), F.lit(1)
 
+    def days(frame: DataFrame, d: Column, n: Column, posted: Column, finished: Column, label: Column) -> DataFrame:
+        placed = frame.withColumn("d", d)
+        return placed.select(
+            *BOX, day.alias("w"), n.alias("n"), posted.alias("posted"), finished.alias("finished"), label.alias("label")
+        )
+
+    to = F.greatest("since", "until")
+    changed = F.col("d") >= F.when(begun, F.col("d")).otherwise(day_of(F.least(to, F.col("reached_before"))))
+    online = F.least(to, day + DAY_US) - F.greatest(F.col("since"), day)
+    every = F.explode(F.sequence(day_of(F.col("since")), day_of(to)))
+    half = over & F.col("ending").isin("timeout", "replaced", "restart")
+    new = F.lit("")
     rows = (
-        online.unionByName(
-            known.where(begun).select(
-                *BOX, (F.floor(F.col("since") / DAY_US) * DAY_US).alias("w"), F.lit(0).alias("n"),
-                F.lit(1).alias("posted"), F.lit(0).alias("finished"),
+        days(known.where(over), every, online, zero, zero, F.when(changed, new).otherwise(F.lit(SETTLED)))
+        .unionByName(days(known.where(begun), day_of(F.col("since")), zero, one, zero, new))
+        .unionByName(days(known.where(half), day_of(F.col("until")), zero, zero, one, new))
+        .groupBy("w", *BOX, "label")
+        .agg(*(F.sum(name).alias(name) for name in ("n", "posted", "finished")))
+        .where("n <> 0 OR posted <> 0 OR finished <> 0")
+    )
+    never = F.lit(None).cast("bigint")
+    longer = F.when(F.col("reached") > F.col("reached_before"), day_of(F.col("reached_before")) * DAY_US)
+    covered = nodes.select("node", F.lit("").alias("desk"), longer.alias("w"), "first_at", "reached")
+    return (
+        _partials(
+            rows,
+            "availability",
+            mailbox=F.col("mailbox"),
+            **{name: F.col(name) for name in ("n", "posted", "finished", "label")},
+        )
+        .unionByName(
+            _partials(
+                known.where(~over).withColumn("w", never),
+                "standing",
+                part=F.lit(OPEN),
+                mailbox=F.col("mailbox"),
+                first_at=F.timestamp_micros("since"),
             )
         )
         .unionByName(
-            known.where(half & F.col("last").isNotNull()).select(
-                *BOX, (F.floor(F.col("until") / DAY_US) * DAY_US).alias("w"), F.lit(0).alias("n"),
-                F.lit(0).alias("posted"), F.lit(1).alias("finished"),
+            _partials(
+                covered,
+                "covered",
+                part=F.lit(NODES),
+                first_at=F.timestamp_micros("first_at"),
+                last_at=F.timestamp_micros("reached"),
             )
         )
-        .groupBy("w", *BOX)
-        .agg(*(F.sum(name).alias(name) for name in ("n", "posted", "finished")))
-        .where("n <> 0 OR posted <> 0 OR finished <> 0")
-    )  # fmt: skip
-    covered = nodes.select(
-        "node", F.lit("").alias("desk"), F.lit(None).cast("bigint").alias("w"), "first_at", "reached"
     )
-    return _partials(
-        rows,
-        "availability",
-        mailbox=F.col("mailbox"),
-        **{name: F.col(name) for name in ("n", "posted", "finished")},
-    ).unionByName(
-        _partials(
-            covered,
-            "covered",
-            part=F.lit(NODES),
-            first_at=F.timestamp_micros("first_at"),
-            last_at=F.timestamp_micros("reached"),
-        )
-    )
+
+
+def day_of(micros: Column) -> Column:
+    """The number of a day."""
+    return F.floor(micros / DAY_US)
 
 
 def _day() -> Column:

@@ -26,8 +26,12 @@ def closed() -> Column:
 
 def part() -> Column:
     """The part of its table that a message belongs to."""
-    day = F.date_format(F.timestamp_micros("first_at"), "yyyy-MM-dd")
-    return F.when(closed(), day).otherwise(F.lit(OPEN))
+    return F.when(closed(), part_of(F.col("first_at"))).otherwise(F.lit(OPEN))
+
+
+def part_of(micros: Column) -> Column:
+    """The part of what is final, by its first instant."""
+    return F.date_format(F.timestamp_micros(micros), "yyyy-MM-dd")
 
 
 def outcome() -> Column:
@@ -73,7 +77,10 @@ def messages(rows: DataFrame, waits: DataFrame) -> DataFrame:
 
 
 def refusals(told: DataFrame, rows: DataFrame) -> DataFrame:
-    """Rows of messages that were refused and never posted. ``told`` holds all events of those that were refused."""
+    """Rows of messages that were refused and never posted. ``told`` holds all events of those that were refused.
+
+    They are final like those that were finished: should one be told of again, another row takes its place.
+    """
     first = F.struct("offset", "ts", "lane", "kind", "size_bytes", "reason", "error", "cause_id")
     only = (
         told.groupBy(*ID, *KEY)
@@ -87,7 +94,7 @@ def refusals(told: DataFrame, rows: DataFrame) -> DataFrame:
         .join(rows.select(*ID), on=list(ID), how="left_anti")
     )
     values = {
-        "part": F.lit(OPEN),
+        "part": part_of(F.col("f.ts")),
         "generation": F.lit(1),
         "lane_seq": F.lit(0),
         **{name: F.col(f"f.{name}") for name in ("lane", "kind", "size_bytes", "reason", "error", "cause_id")},
