@@ -44,7 +44,7 @@ LONG = 20_000_000
 SUMMED = 8
 """Events for each of their sums, at least."""
 ASLEEP_MIN = 200_000
-"""Rows of the open set from which on a batch leaves alone what it does not concern."""
+"""Rows of the open set from which on a batch leaves alone what it does not concern, unless it is large itself."""
 READ_BACK = ("events", "messages", "attempts", "anomalies", "partials", "carried")
 """Tables that a batch starts from."""
 KEY = schema.IDENTITY
@@ -328,7 +328,7 @@ class Job:
         if mode == APPEND and "carried" in past:
             stored = past["carried"].drop("batch")
             size, there = _size(plan), asleep.measure(stored)
-            if there.rows > ASLEEP_MIN:
+            if there.rows > ASLEEP_MIN and size <= held.BROADCAST_EVENTS_MAX:
                 widen(size + there.rows)
                 concerned = keep(asleep.awake(new, stored, past["messages"]))
                 still = asleep.split(stored, concerned)
