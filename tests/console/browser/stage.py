@@ -7,10 +7,12 @@ are those of a small lake; whoever brings them up to date is a process that tell
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
@@ -45,10 +47,13 @@ for line in sys.stdin:
 
 def chromium() -> str:
     """Debian's browser; it is installed where it is missing and we may, and otherwise said to be missing."""
-    if not os.path.exists(CHROMIUM) and os.geteuid() == 0 and shutil.which("apt-get"):
-        environ = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-        for words in (["update"], ["install", "--yes", "--no-install-recommends", "chromium"]):
-            subprocess.run(["apt-get", "--quiet", *words], env=environ, capture_output=True)
+    # Of several processes that run tests, one installs it, and the others wait.
+    with open(Path(tempfile.gettempdir(), "posthouse-chromium.lock"), "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        if not os.path.exists(CHROMIUM) and os.geteuid() == 0 and shutil.which("apt-get"):
+            environ = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+            for words in (["update"], ["install", "--yes", "--no-install-recommends", "chromium"]):
+                subprocess.run(["apt-get", "--quiet", *words], env=environ, capture_output=True)
     if not os.path.exists(CHROMIUM):
         pytest.fail(f"there is no {CHROMIUM}: apt-get install chromium", pytrace=False)
     return CHROMIUM
