@@ -570,30 +570,39 @@ class Job:
         from . import transforms
 
         make, batch = getattr(transforms, name), state.batch
-        by_day = name in ("books", "latency")
-        days = sorted(
-            dt.date.fromisoformat(day)
-            for whose, _, day in (each.partition("/") for each in state.dirty)
-            if day and whose == ("books" if by_day else "hours")
-        )
         if "*" in state.dirty or not self.ledger.has(name) or name == "deadletters":
             rows = make(partials)
             rows = self._revised_books(rows) if name == "books" else rows
             self.tables.write(name, rows, batch, whole=True, stamped=False)
             return
-        if not days:
+        told = (each.partition("/") for each in state.dirty)
+        behind = sorted(
+            dt.datetime.fromisoformat(when).replace(tzinfo=dt.UTC)
+            for whose, _, when in told
+            if whose == transforms.MADE_OF[name]
+        )
+        if not behind:
             return
-        if by_day:
+        first = behind[0].date()
+        if name in ("books", "latency"):
+            days = sorted({each.date() for each in behind})
             wanted = ", ".join(f"'{day}'" for day in days)
             rows = make(partials.where(F.col("part").isin([*map(str, days), schema.OPEN])), days)
             rows = self._revised_books(rows) if name == "books" else rows
             self.tables.write(name, rows, batch, whole=False, stamped=False, instead=f"day IN ({wanted})")
             return
-        since = days[0] - dt.timedelta(days=transforms.AGAIN_DAYS.get(name, 0))
-        reach = days[0] - dt.timedelta(days=transforms.REACH_DAYS.get(name, 0))
-        more = {"known": self.tables.load(name), "changed": days[0]} if name == "outages" else {}
+        since = first - dt.timedelta(days=transforms.AGAIN_DAYS.get(name, 0))
+        reach = first - dt.timedelta(days=transforms.REACH_DAYS.get(name, 0))
         # Names of parts that are no days sort behind all days.
-        rows = make(partials.where(F.col("part") >= str(reach)), since, **more)
+        own = partials.where(F.col("part") >= str(reach))
+        if name == "depth":
+            # The hours of that day before it are as they were.
+            known = self.tables.load(name).where((F.col("day") == since) & (F.col("window") < behind[0]))
+            rows = make(own, behind[0]).unionByName(known)
+        elif name == "outages":
+            rows = make(own, since, known=self.tables.load(name), changed=first)
+        else:
+            rows = make(own, since)
         self.tables.write(name, rows, batch, whole=False, stamped=False, instead=f"day >= '{since}'")
 
     def _revised_books(self, rows: DataFrame) -> DataFrame:

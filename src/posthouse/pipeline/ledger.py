@@ -39,7 +39,8 @@ class State:
     forgotten: tuple[str, ...] = ()
     """Mailboxes whose rows are kept out."""
     dirty: tuple[str, ...] = ()
-    """Days for which the derived tables are behind, by what they are made of (``books/2026-03-01``); `*` for all."""
+    """Days and hours for which the derived tables are behind (``books/2026-03-01``, ``hours/2026-03-01T15``); `*` for
+    all."""
     restores: tuple[Restore, ...] = ()
     """Which nodes go on from a snapshot of another."""
     schema_version: int = SCHEMA_VERSION

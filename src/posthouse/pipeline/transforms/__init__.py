@@ -56,6 +56,7 @@ from . import asleep
 from .batch import Batch, Keep, advance, causes, revived, strays
 from .gold import (
     AGAIN_DAYS,
+    MADE_OF,
     REACH_DAYS,
     availability,
     books,
@@ -71,6 +72,7 @@ from .told import EVENTS, told
 __all__ = [
     "AGAIN_DAYS",
     "EVENTS",
+    "MADE_OF",
     "REACH_DAYS",
     "Batch",
     "Keep",

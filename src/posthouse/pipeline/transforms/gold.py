@@ -1,7 +1,7 @@
 """Gold: the tables that are summed of partials. In: partials. Out: one table each. No input or output.
 
-Every table can be made from all partials, or anew for some days (books, latency) or from a day on (the others): then
-from the partials of those days, of ``REACH_DAYS`` before, and of the parts that belong to no day.
+Every table can be made from all partials, or anew for some days (books, latency), from an hour on (depth) or from a day
+on (the others): then from the partials of those days, of ``REACH_DAYS`` before, and of the parts that belong to no day.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ _RATE_JUMP, _ATTEMPTS_MIN = 0.5, 5
 """A target is out in an hour in which at least this share of at least so many attempts failed."""
 AROUND_H = 72
 """Hours before an outage that it is compared with, and hours after it in which its backlog may be gone."""
+MADE_OF = {"books": "books", "latency": "books", "availability": "days", "depth": "hours", "outages": "hours"}
+"""By what is told which rows of a table are behind; see ``changed``."""
 REACH_DAYS = {"outages": 2 * AROUND_H // 24}
 """Days before the first that is made anew whose partials a table needs."""
 AGAIN_DAYS = {"outages": AROUND_H // 24}
@@ -50,23 +52,28 @@ def _on(frame: DataFrame, days: Sequence[dt.date] | None) -> DataFrame:
 
 
 def changed(new: DataFrame, before: DataFrame | None) -> list[str]:
-    """What a batch changes in the derived tables: ``books/<day>`` and ``hours/<day>``.
+    """What a batch changes in the derived tables: ``books/<day>``, ``days/<day>`` and ``hours/<day>T<hour>``.
 
     ``new`` are its partials, ``before`` those of the part `open` that they replace.
     """
-    day = F.to_date("window").cast("string")
-    whose = F.when(F.col("table").isin("books", "latency"), F.lit("books")).otherwise(F.lit("hours"))
+    whose = (
+        F.when(F.col("table").isin("books", "latency"), F.lit("books"))
+        .when(F.col("table").isin("availability", "covered"), F.lit("days"))
+        .otherwise(F.lit("hours"))
+    )
+    day, hour = (F.date_format("window", form) for form in ("yyyy-MM-dd", "yyyy-MM-dd'T'HH"))
     timed = new.where(F.col("window").isNotNull())
     settled = (F.col("table") == "availability") & (F.col("label") == SETTLED)
-    added = timed.where((F.col("part") != OPEN) & ~settled).select(whose.alias("of"), day.alias("day"))
+    when = F.when(whose == "hours", hour).otherwise(day)
+    added = timed.where((F.col("part") != OPEN) & ~settled).select(whose.alias("of"), when.alias("when"))
     of = ("window", "node", "desk", "kind", "measure", "label")
     still = timed.where(F.col("part") == OPEN).select(*of, "n")
     if before is not None:
         gone = before.where((F.col("part") == OPEN) & F.col("window").isNotNull())
         still = still.unionByName(gone.select(*of, (-F.col("n")).alias("n")))
     moved = still.groupBy(*of).agg(F.sum("n").alias("n")).where("n <> 0")
-    moved = moved.select(F.lit("books").alias("of"), day.alias("day"))
-    return sorted(f"{row['of']}/{row['day']}" for row in added.unionByName(moved).distinct().collect())
+    moved = moved.select(F.lit("books").alias("of"), day.alias("when"))
+    return sorted(f"{row['of']}/{row['when']}" for row in added.unionByName(moved).distinct().collect())
 
 
 def books(partials: DataFrame, days: Sequence[dt.date] | None = None) -> DataFrame:
@@ -131,17 +138,17 @@ def latency(partials: DataFrame, days: Sequence[dt.date] | None = None) -> DataF
     )  # fmt: skip
 
 
-def _hours(partials: DataFrame, by: tuple[str, ...]) -> DataFrame:
+def _hours(partials: DataFrame, by: tuple[str, ...], since: dt.date | None = None) -> DataFrame:
     """Each mailbox's hours with the messages in it at their end: those of now without what came after."""
-    hours = _of(partials, "hours").groupBy("window", *by).agg(*(_sum(name) for name in HOURLY))
+    hours = _from(_of(partials, "hours"), since).groupBy("window", *by).agg(*(_sum(name) for name in HOURLY))
     now = _of(partials, "levels").groupBy(*by).agg(F.sum("n").alias("now"))
     later = Window.partitionBy(*by).orderBy(F.desc("window")).rowsBetween(Window.unboundedPreceding, -1)
-    since = F.coalesce(F.sum(F.col("posted") - F.col("finished")).over(later), F.lit(0))
+    moved = F.coalesce(F.sum(F.col("posted") - F.col("finished")).over(later), F.lit(0))
     return (
-        hours.withColumn("since", since)
+        hours.withColumn("moved", moved)
         .join(now, on=list(by), how="left")
-        .withColumn("level", (F.coalesce("now", F.lit(0)) - F.col("since")).cast("bigint"))
-        .drop("since", "now")
+        .withColumn("level", (F.coalesce("now", F.lit(0)) - F.col("moved")).cast("bigint"))
+        .drop("moved", "now")
     )
 
 
@@ -159,17 +166,17 @@ def _peaks(partials: DataFrame) -> DataFrame:
     )
 
 
-def depth(partials: DataFrame, since: dt.date | None = None, top: int = TOP_MAILBOXES) -> DataFrame:
+def depth(partials: DataFrame, since: dt.datetime | None = None, top: int = TOP_MAILBOXES) -> DataFrame:
     """One row an hour with changes, of each desk (mailbox '') and of its busiest mailboxes."""
     by = ("node", "desk", "mailbox")
     changed = "posted <> 0 OR finished <> 0 OR refused <> 0 OR full <> 0"
     begun = F.col("level") - F.col("posted") + F.col("finished")
-    boxes = _from(_hours(partials.where(F.col("mailbox") != ""), by), since).where(changed)
+    boxes = _hours(partials.where(F.col("mailbox") != ""), by, since).where(changed)
     busiest = Window.partitionBy("window", "node", "desk").orderBy(
         F.desc(F.col("posted") + F.col("finished") + F.col("refused")), "mailbox"
     )
     chosen = boxes.withColumn("rank", F.row_number().over(busiest)).where(F.col("rank") <= top).drop("rank")
-    desks = _from(_hours(partials, ("node", "desk")), since).where(changed).withColumn("mailbox", F.lit(""))
+    desks = _hours(partials, ("node", "desk"), since).where(changed).withColumn("mailbox", F.lit(""))
     return (
         chosen.unionByName(desks)
         .join(_from(_peaks(partials), since), on=["window", *by], how="left")
