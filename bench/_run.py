@@ -27,8 +27,7 @@ def make_console() -> Console:
 def work_folder(parent: Path | None, name: str) -> Iterator[Path]:
     """A folder on a real disk that is gone afterwards."""
     ours = Path(__file__).resolve().parent / "results"
-    if parent is None:
-        ours.mkdir(exist_ok=True)
+    (parent or ours).mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=parent or ours)).resolve()
     try:
         yield folder
