@@ -4,7 +4,8 @@ In: a folder of segments. Out: a folder of Parquet files, one a table. Both chec
 chains) as ours does, and by the same code: neither has anything that could. DuckDB builds events, messages with their
 waits, attempts, books, latency, depth, anomalies, availability, dead letters and outages; Polars the same but for the
 split of waiting by offline and lane, what was refused or said twice, and the highest depth. Both are written as one
-would write them there. Neither takes generations apart, or tells how long pauses, quiet and full mailboxes lasted.
+would write them there. Neither takes generations apart, or tells how long pauses, quiet and full mailboxes lasted; a
+connection that stands counts for nothing.
 """
 
 from __future__ import annotations

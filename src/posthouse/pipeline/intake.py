@@ -78,6 +78,8 @@ class _Intake:
             source_filesystem=self._journal.system,
             destination_filesystem=self._system,
         )
+        if self._system.get_file_info(f"{self._root}/{path}").size != segment.size_bytes:
+            raise StoreCorrupt(f"the segment node={file.node}/{file.name} is another one since it was examined")
         ends = segment.ranges[0][0], segment.ranges[-1][1]
         return Piece(path, segment.size_bytes, day, segment.events, ends, (segment.lowest, segment.highest))
 

@@ -107,11 +107,14 @@ class Ledger:
         version = found.get("schema_version")
         if version == SCHEMA_VERSION:
             return _state(found)
-        older = isinstance(version, int) and version < SCHEMA_VERSION
-        if older and rebuilding:
+        if rebuilding and isinstance(version, int) and version < SCHEMA_VERSION:
             return State(batch=found["batch"], forgotten=tuple(found["forgotten"]))
+        raise self._mismatch(version)
+
+    def _mismatch(self, version: object) -> SchemaMismatch:
+        older = isinstance(version, int) and version < SCHEMA_VERSION
         hint = "rebuild it" if older else "use the newer Posthouse that wrote it"
-        raise SchemaMismatch(
+        return SchemaMismatch(
             f"the lake {self.place} has schema version {version}, and this program {SCHEMA_VERSION}: {hint}"
         )
 
@@ -125,6 +128,8 @@ class Ledger:
         found = self._record.read("plan")
         if found is None:
             return None
+        if (version := found["after"].get("schema_version")) != SCHEMA_VERSION:
+            raise self._mismatch(version)
         return Plan(
             found["batch"],
             found["mode"],

@@ -122,8 +122,9 @@ class Tables:
             self._save(writer, name, batch)
 
     def add_events(self, pieces: Sequence[Piece], batch: int, *, whole: bool) -> None:
-        """Make files that lie in the folder of the events part of that table."""
+        """Make files that lie in the folder of the events part of that table, once."""
         from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError
         from deltalake.schema import Field, PrimitiveType, Schema
         from deltalake.transaction import AddAction, CommitProperties, Transaction, create_table_with_add_actions
 
@@ -134,15 +135,21 @@ class Tables:
         ]
         types = {"bigint": "long", "int": "integer"}
         columns = [Field(c.name, PrimitiveType(types.get(c.type, c.type))) for c in schema.EVENTS.columns]
-        once = CommitProperties(app_transactions=[Transaction(APP_ID, batch)])
+        # On another's commit it is not tried again: whether that was the same batch is asked first.
+        once = CommitProperties(max_commit_retries=0, app_transactions=[Transaction(APP_ID, batch)])
         place, by = self._ledger.table("events"), list(schema.EVENTS.partitions)
-        if self._ledger.has("events"):
-            mode = "overwrite" if whole else "append"
-            DeltaTable(place).create_write_transaction([*added], mode, Schema(columns), by, commit_properties=once)
-        else:
-            create_table_with_add_actions(
-                place, Schema(columns), added, partition_by=by, configuration=_BOUNDED, commit_properties=once
-            )
+        try:
+            if not self._ledger.has("events"):
+                create_table_with_add_actions(
+                    place, Schema(columns), added, partition_by=by, configuration=_BOUNDED, commit_properties=once
+                )
+                return
+            table, mode = DeltaTable(place), "overwrite" if whole else "append"
+            if (table.transaction_version(APP_ID) or 0) < batch:
+                table.create_write_transaction([*added], mode, Schema(columns), by, commit_properties=once)
+        except DeltaError:
+            if self.transaction("events") < batch:
+                raise
 
     def _save(self, writer: DataFrameWriter, name: str, batch: int) -> None:
         """Write, unless another came first: what a killed process left at work on a server may end after it."""

@@ -423,9 +423,11 @@ def test_of_a_record_of_an_older_program_a_rebuild_takes_what_it_needs(tmp_path:
     (tmp_path / record.FOLDER).mkdir()
     old = {"schema_version": 1, "batch": 7, "forgotten": ["ann"], "segments": "of another shape"}
     (tmp_path / record.FOLDER / "state.json").write_bytes(orjson.dumps(old))
-    (tmp_path / record.FOLDER / "plan.json").write_bytes(orjson.dumps({"batch": 8, "new": "of another shape"}))
-    with pytest.raises(SchemaMismatch, match=r"schema version 1, and this program .*: rebuild it"):
-        ours.state()
+    plan = {"batch": 8, "new": "of another shape", "after": {"schema_version": 1}}
+    (tmp_path / record.FOLDER / "plan.json").write_bytes(orjson.dumps(plan))
+    for read in (ours.state, ours.plan):
+        with pytest.raises(SchemaMismatch, match=r"schema version 1, and this program .*: rebuild it"):
+            read()
     assert ours.state(rebuilding=True) == State(batch=7, forgotten=("ann",))
     assert ours.begun() == 8
     ours.commit(State(batch=9))

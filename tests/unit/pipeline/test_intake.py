@@ -119,9 +119,19 @@ def test_batches_add_and_a_rebuild_replaces(lake: Lake, tmp_path: Path) -> None:
     write(tmp_path / "j", 3, [NOON + 2], prev=chain)
     lake.take_in(2, whole=False, known={NODE: [(1, 2)]})
     assert lake.offsets() == {"2024-10-04": [1, 2, 3]}
-    # As one who was killed before he could tell the table: the same files again.
+    # One who was killed when he had told the table, or before, does it again: the same files, and told once.
     assert lake.take_in(3) == lake.take_in(3)
     assert lake.offsets() == {"2024-10-04": [1, 2, 3]}
+    assert lake.tables.version("events") == 2
+
+
+def test_a_segment_that_was_exchanged_is_refused(lake: Lake, tmp_path: Path) -> None:
+    write(tmp_path / "j", 1, [NOON, NOON + 1])
+    (file,) = lake.journal.listing().files
+    plan = Plan(1, REBUILD, (bronze.examine(lake.journal, file),), State(batch=1))
+    Path(file.path).write_bytes(Path(file.path).read_bytes() + b" ")
+    with pytest.raises(StoreCorrupt, match=rf"node={NODE}/.* is another one"):
+        intake.take_in(lake.journal, lake.ledger, plan)
 
 
 def test_a_faulty_segment_is_written_in_the_shape_of_the_contract(lake: Lake, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ their node. What is unfinished is carried as *events*, so that there is one way 
       .attempts   one row a lease;    part as its message's
       .anomalies  findings;           part 'open' (replace) or a date (append)
       .partials   additive pieces of all gold tables in one long table; part 'open' (replace) or another (append)
-      .carried    the next batch's ``carried``: replaces the old one
+      .carried    the next batch's ``carried``, of all that went into this one
 
     events      columns of the contract (``journal.schema``), each (node, offset) once
     carried     None in the first batch
@@ -16,7 +16,8 @@ their node. What is unfinished is carried as *events*, so that there is one way 
                 the last generation of each as ``before``, with where these events post the next one (``next_post``,
                 an offset or null) and whether they redrive it (``revived``). It comes out again where more is told
                 of it, and takes the place of the old one; its outcome stays. What is not found and not posted is an
-                orphan, and stays in the open set until its post comes.
+                orphan, and stays in the open set until its post comes. Rows of what was only refused (those without
+                ``posted_at``) are not given: they are withdrawn, and come again.
     revived(events)  of these, the ones that are redriven: give all events of their last generation as ``recalled``.
                 Their finished rows are replaced by unfinished ones, and their attempts come again.
     causes(events)  what new posts answer: where finished rows of `messages` have the same ``cause_key``, give them as
@@ -24,7 +25,8 @@ their node. What is unfinished is carried as *events*, so that there is one way 
     keep        called with the frames that several others are made of, so that a job can persist them; by several
                 threads.
     asleep      where much is open and a batch concerns little of it, ``asleep`` tells which mailboxes that is: only
-                their share of ``carried`` goes in, and what is open of the others is copied.
+                their share of ``carried`` goes in. The rest of it stays where it is stored, and what the tables have
+                of the other mailboxes in their part `open` is copied.
 
 Events that arrive behind later ones of their node (a late segment) change what is around them: give all events of
 that node again to ``advance`` with nothing carried, and replace the node's rows. The result is the same, row for
@@ -36,14 +38,14 @@ one partition, so that lanes, waits and rows meet without being moved again. Mai
 numbers wherever rows are sorted, grouped and joined (``told``); names come back at the end.
 
 Gold tables are functions of the summed partials: ``books``, ``latency``, ``depth``, ``availability``, ``deadletters``,
-``outages``, from all of them or from a day on. ``check_books`` names the windows whose sum does not close.
-`journal_gap`, `clock_back` and `chain_broken` are found where files are read.
+``outages``, from all of them, of some days, or from a day or an hour on. ``check_books`` names the windows whose sum
+does not close. `journal_gap`, `clock_back` and `chain_broken` are found where files are read.
 
 How the definitions are read where they leave room:
 - `duplicate` and `refused` never change the outcome of a message that was posted; the books count them as events, by
   their hour.
 - A message is closed when its last life finished and its `posted` is known. Orphans and messages that were only
-  refused stay in the open set: their `posted` may still come.
+  refused stay in the open set: their `posted` may still come. The rows of the latter are final until then.
 - Waits exist for closed messages. Set aside (parked, uncertain, or dead until it was redriven) counts as parked.
   Offline: the mailbox has no connection, and its desk has had one before on this node. Lane: until every message
   with a lower number first left the lane. Times inside one message never run back, and never past its end.

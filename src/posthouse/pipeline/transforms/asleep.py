@@ -122,7 +122,7 @@ def split(stored: DataFrame, concerned: DataFrame) -> Split:
 def left(rows: DataFrame, concerned: DataFrame) -> DataFrame:
     """Of the rows of a table that may still change, those of mailboxes that are asleep."""
     boxes = F.broadcast(concerned.where(F.col("box").isNotNull()).select("box"))
-    still = rows.where(F.col("part") == OPEN).withColumn("box", box_of())
+    still = rows.where((F.col("part") == OPEN) & (F.col("mailbox") != "")).withColumn("box", box_of())
     return still.join(boxes, on="box", how="left_anti").select(*rows.columns)
 
 

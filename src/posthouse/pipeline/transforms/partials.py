@@ -2,7 +2,8 @@
 
 In: message rows, steps, attempts, connections. Out: rows that add up, whatever batch they come from: numbers by sum,
 ``first_at`` by minimum, ``last_at`` by maximum. What an event adds is added once, with the event; what a message adds
-while it is unfinished is in the part `open`, which each batch replaces. All others are in the part of their day.
+while it is unfinished is in the part `open`, which each batch replaces; so is a connection while it stands, whose days
+are added when it ends. All others are in the part of their day.
 """
 
 from __future__ import annotations
