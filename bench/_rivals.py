@@ -301,7 +301,7 @@ def check(journal: str, lake: str) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from posthouse.pipeline import bronze, finding, lineage
+    from posthouse.pipeline import bronze, finding
 
     place = bronze.Journal(journal)
     listing = place.listing()
@@ -309,7 +309,7 @@ def check(journal: str, lake: str) -> None:
         looked = list(pool.map(functools.partial(bronze.examine, place), listing.files))
     columns = {name: [getattr(each, name) for each in looked] for name in ("node", "name", "first", "last", "chain")}
     pq.write_table(pa.table(columns), f"{lake}/segments.parquet")
-    found = finding.findings(looked, listing.foreign, lineage.Lineage(()))
+    found = finding.findings(looked, listing.foreign)
     told = {name: [getattr(each, name) for each in found] for name in ("kind", "node", "at", "offsets", "detail")}
     pq.write_table(pa.table(told), f"{lake}/findings.parquet")
 
