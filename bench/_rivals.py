@@ -191,7 +191,7 @@ SHOWN = (
 )  # fmt: skip
 
 
-def run_duckdb(journal: str, lake: str, held: str) -> Iterator[dict[str, Any]]:
+def run_duckdb(journal: str, lake: str, held: str | None) -> Iterator[dict[str, Any]]:
     """Build all tables twice."""
     import duckdb
 
@@ -213,7 +213,7 @@ def run_duckdb(journal: str, lake: str, held: str) -> Iterator[dict[str, Any]]:
     return _twice(build)
 
 
-def run_polars(journal: str, lake: str, held: str) -> Iterator[dict[str, Any]]:
+def run_polars(journal: str, lake: str, held: str | None) -> Iterator[dict[str, Any]]:
     """Build the tables twice."""
     import polars as pl
 

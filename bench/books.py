@@ -5,8 +5,8 @@
 Each engine builds in a process of its own, one after the other, from the same segments: Spark every table of the lake,
 DuckDB and Polars the same tables as Parquet, as far as ``_rivals`` says. Cold is a fresh process, its start included;
 warm is the same build again in it. The increments are the journal's last segments on top of the rest, one by one in the
-warm process; the last one is measured, and holds events about messages that were finished long ago. It is measured on
-a journal of a tenth of the largest size too. What fails or takes too long is said, and the rest goes on.
+warm process; the last one is measured, and holds events about messages that were finished long ago. They are measured
+on the largest journal and on one of a tenth of its size. What fails or takes too long is said, and the rest goes on.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from _journals import Journals, increments, journals
+from _journals import increments, journals
 from _reading import ask, print_answers
 from _rivals import run_duckdb, run_polars
 from _run import make_console, print_place, print_target, work_folder
@@ -48,7 +48,8 @@ def main() -> int:
         return 0
     console = make_console()
     sizes = [0.2] if options.quick else options.millions
-    smaller = {max(sizes) / 10} if "spark" in options.engines else set()
+    compared = {max(sizes), max(sizes) / 10}
+    smaller = compared if "spark" in options.engines else set()
     with work_folder(options.folder, "books") as folder:
         if not print_place(console, folder):
             return 2
@@ -58,7 +59,8 @@ def main() -> int:
             if options.prepare:
                 continue
             for engine in options.engines if millions in sizes else ["spark"]:
-                found[millions, engine] = measure(console, engine, made, folder, options.limit_s)
+                held = made.held if millions in compared else None
+                found[millions, engine] = measure(console, engine, made.journal, held, folder, options.limit_s)
                 console.print(f"{millions:g} M {engine}: {_said(found[millions, engine])}", highlight=False)
             if options.journals is None:
                 shutil.rmtree(made.journal)
@@ -94,11 +96,12 @@ def parse() -> argparse.Namespace:
     return options
 
 
-def measure(console: Console, engine: str, made: Journals, folder: Path, limit_s: float) -> Figures:
-    """Build in a process of its own; its memory is that of the whole tree of processes."""
+def measure(console: Console, engine: str, journal: Path, held: Path | None, folder: Path, limit_s: float) -> Figures:
+    """Build in a process of its own; its memory is that of the whole tree of processes. What is held comes later."""
     lake, work = folder / "lake", folder / "work"
-    shutil.copytree(made.journal, work, copy_function=os.link)
-    arguments = ["--child", engine, "--journal", str(work), "--lake", str(lake), "--held", str(made.held)]
+    shutil.copytree(journal, work, copy_function=os.link)
+    arguments = ["--child", engine, "--journal", str(work), "--lake", str(lake)]
+    arguments += ["--held", str(held)] if held else []
     begun, figures = time.time(), Figures(peak=0)
     child = subprocess.Popen([sys.executable, __file__, *arguments], stdout=subprocess.PIPE, text=True)
     reader = threading.Thread(target=_read, args=(console, child, begun, figures))
@@ -171,7 +174,7 @@ def _end(pid: int) -> None:
 # The engines
 
 
-def run_spark(journal: str, lake: str, held: str) -> Iterator[Figures]:
+def run_spark(journal: str, lake: str, held: str | None) -> Iterator[Figures]:
     from posthouse.pipeline import session
     from posthouse.pipeline.job import Job
 
@@ -183,7 +186,7 @@ def run_spark(journal: str, lake: str, held: str) -> Iterator[Figures]:
         begun = time.perf_counter()
         job.run(journal, rebuild=True)
         yield {"warm": time.perf_counter() - begun}
-        for paths in increments(Path(held)):
+        for paths in increments(Path(held)) if held else []:
             for path in paths:
                 os.link(path, Path(journal) / path.parent.name / path.name)
             begun = time.perf_counter()

@@ -150,14 +150,63 @@ def test_a_mailbox_stays_forgotten(spark: SparkSession, made: Path, copy: Path) 
     assert not [path for path in lake.glob("*/_delta_log/*.json") if mailbox in path.read_text()]
     books_job.run(str(made), rebuild=True)
     assert tables(lake) == kept
-    # An older lake is refused until it is rebuilt, and that it is forgotten is known from there too.
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("small")
+def test_a_lake_of_schema_version_1_is_refused_in_one_line_and_rebuilt_without_what_it_had_forgotten(
+    spark: SparkSession, made: Path, tmp_path: Path
+) -> None:
+    """Its tables have other columns and partitions, some of its rows are lost, and what comes later is added to it."""
+    from pyspark.sql import functions as F
+
+    lake, fresh, journal = tmp_path / "lake", tmp_path / "fresh", tmp_path / "j"
+    shutil.copytree(made, journal)
+    last = max((journal / "node=node-1").glob("*.parquet"))
+    late = last.rename(tmp_path / last.name)
+    job_of_it = Job(str(lake), lambda: spark)
+    job_of_it.run(str(journal))
+    mailbox = spark.read.format("delta").load(str(lake / "messages")).select(F.max("mailbox")).head(1)[0][0]
+    # A mailbox may be forgotten before anything of it is known.
+    assert Job(str(fresh), lambda: spark).forget(mailbox, None)["events_erased"] == 0
+    Job(str(fresh), lambda: spark).run(str(journal))
+    _make_older(spark, lake, mailbox)
+    with pytest.raises(SchemaMismatch, match=r"schema version 1, and this program 2: .*rebuild") as refused:
+        job_of_it.run(str(journal))
+    assert "\n" not in str(refused.value)
+    assert tables(lake) != tables(fresh)
+    result = job_of_it.run(str(journal), rebuild=True)
+    assert (result.batches, result.late) == (1, False)
+    names = ("events", "messages", "books", "attempts", "segments", "anomalies")
+    assert tables(lake, names) == tables(fresh, names)
+    assert not any(mailbox in row for rows in tables(lake, ("events", "messages")).values() for row in rows)
+    for name in ("events", "carried"):
+        ours, theirs = (spark.sql(f"DESCRIBE DETAIL delta.`{each / name}`").head(1)[0] for each in (lake, fresh))
+        assert ours["partitionColumns"] == theirs["partitionColumns"] == ["day" if name == "events" else "part"]
+        columns = [spark.read.format("delta").load(str(each / name)).dtypes for each in (lake, fresh)]
+        assert columns[0] == columns[1]
+    # It is one of this version now, and goes on.
+    assert job_of_it.run(str(journal)).batches == 0
+    late.rename(last)
+    for each in (lake, fresh):
+        result = Job(str(each), lambda: spark).run(str(journal))
+        assert (result.batches, result.segments) == (1, 1)
+    assert tables(lake, names) == tables(fresh, names)
+
+
+def _make_older(spark: SparkSession, lake: Path, forgotten: str) -> None:
+    """Give a lake the shape that version 1 had, with half of its events and without some messages."""
+    from pyspark.sql import functions as F
+
+    events, carried = (spark.read.format("delta").load(str(lake / name)) for name in ("events", "carried"))
+    whole = {"format": "delta", "mode": "overwrite", "overwriteSchema": "true"}
+    events = events.where("offset % 2 = 0").withColumn("batch", F.lit(1).cast("bigint"))
+    events.write.save(str(lake / "events"), partitionBy="day", **whole)
+    carried.drop("part").write.save(str(lake / "carried"), **whole)
+    spark.sql(f"DELETE FROM delta.`{lake / 'messages'}` WHERE last_offset % 3 = 0").collect()
     state = lake / record.FOLDER / "state.json"
-    state.write_bytes(orjson.dumps(orjson.loads(state.read_bytes()) | {"schema_version": 1}))
-    with pytest.raises(SchemaMismatch, match="rebuild it"):
-        books_job.run(str(made))
-    books_job.run(str(made), rebuild=True)
-    assert tables(lake) == kept
-    assert books_job.run(str(made)).batches == 0
+    said = orjson.loads(state.read_bytes()) | {"schema_version": 1, "forgotten": [forgotten]}
+    state.write_bytes(orjson.dumps({name: said[name] for name in said if name not in ("dirty", "restores")}))
 
 
 def _rows_in_files(table: Path, mailbox: str) -> int:

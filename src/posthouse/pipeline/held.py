@@ -10,7 +10,7 @@ import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from . import local, schema
+from . import local, schema, where
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,10 +22,14 @@ BROADCAST_EVENTS_MAX = 2_000_000
 """Batches up to this size are compared with the history in memory."""
 TOGETHER = 500
 """Rows that are asked for in one condition."""
+_NEAR = 20
+"""Values of a list that a reader holds against the bounds of a page; for a longer one it reads every page."""
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 Row = Mapping[str, Any]
+Read = Callable[[str], "pa.Table"]
+"""The messages for which a condition holds, as they were when the batch was planned."""
 
 
 class Held(NamedTuple):
@@ -51,6 +55,7 @@ def find(
     carried: DataFrame,
     size: int,
     keep: Callable[[DataFrame], DataFrame],
+    read: Read,
 ) -> Held | None:
     """What of the finished rows a batch of this many events concerns; None if it cannot be told one by one.
 
@@ -82,7 +87,7 @@ def find(
     found = [row for row in found if row["posted_at"] is not None]
     if not found:
         return Held(again=refused)
-    rows = _rows(closed, found)
+    rows = _rows(found, read)
     keys = {row["key"] for row in found if row["is_told"]}
     causes = {row["cause_key"] for row in found if row["is_answered"]}
     names = rows.select(["key", "message_id", "generation", "cause_key"]).to_pylist()
@@ -125,33 +130,33 @@ def find(
     )
 
 
-def condition(rows: Sequence[Row]) -> str:
+def condition(rows: Sequence[Row], instant: Callable[[int], str] = "timestamp_micros({})".format) -> str:
     """SQL for rows by their number; by their part and instant only the pages that hold them are read."""
 
-    def which(own: Sequence[Row], instant: str) -> str:
+    def which(own: Sequence[Row], posted: str) -> str:
         parts = ", ".join(sorted({f"'{row['part']}'" for row in own}))
         keys = ", ".join(str(key) for key in sorted({row["key"] for row in own}))
-        return f"(part IN ({parts}) AND posted_at {instant} AND key IN ({keys}))"
+        return f"(part IN ({parts}) AND ({posted}) AND key IN ({keys}))"
 
     posted = [row for row in rows if row["posted_at"] is not None]
-    instants = ", ".join(f"timestamp_micros({at})" for at in sorted({_micros(row["posted_at"]) for row in posted}))
+    instants = [instant(at) for at in sorted({_micros(row["posted_at"]) for row in posted})]
+    groups = (instants[first : first + _NEAR] for first in range(0, len(instants), _NEAR))
+    at_one = " OR ".join(f"posted_at IN ({', '.join(group)})" for group in groups)
     refused = [row for row in rows if row["posted_at"] is None]
-    pieces = [(posted, f"IN ({instants})"), (refused, "IS NULL")]
-    return " OR ".join(which(own, instant) for own, instant in pieces if own)
+    pieces = [(posted, at_one), (refused, "posted_at IS NULL")]
+    return " OR ".join(which(own, when) for own, when in pieces if own)
 
 
 def _micros(instant: dt.datetime) -> int:
     return (instant.astimezone(dt.UTC) - _EPOCH) // dt.timedelta(microseconds=1)
 
 
-def _rows(closed: DataFrame, found: Sequence[Row]) -> pa.Table:
+def _rows(found: Sequence[Row], read: Read) -> pa.Table:
     """The rows that were found, whole."""
     import pyarrow as pa
 
-    pieces = [
-        closed.where(condition(found[first : first + TOGETHER])).toArrow() for first in range(0, len(found), TOGETHER)
-    ]
-    return pa.concat_tables(pieces)
+    pieces = (found[first : first + TOGETHER] for first in range(0, len(found), TOGETHER))
+    return pa.concat_tables([read(condition(piece, where.instant)) for piece in pieces])
 
 
 def _told(spark: SparkSession, new: DataFrame, keys: Sequence[int]) -> dict[int, list[tuple[int, str]]]:

@@ -15,6 +15,7 @@ from ..errors import StoreCorrupt
 from ..journal import schema as contract
 from .bronze import TAKEN, File, Journal, Segment, arrow_fs
 from .offsets import Ranges, common, merged
+from .schema import DAY_US
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from .ledger import Ledger, Plan
 
 TABLE = "events"
-DAY_US = 86_400_000_000
 
 
 class Piece(NamedTuple):

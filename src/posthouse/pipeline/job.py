@@ -14,7 +14,7 @@ import contextlib
 import datetime as dt
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -97,12 +97,13 @@ class _Made(NamedTuple):
     tables: dict[str, DataFrame]
     dirty: Callable[[], list[str]]
     """Which days the derived tables are behind for, as the state has them."""
-    found: held.Held
+    withdrawn: Future[None] | None
+    """Finished rows that come again are being taken out."""
     nodes: list[str] | None
     """Whose rows are all made anew, and take the place of those that are there."""
     whole: bool
     """The tables are replaced."""
-    beside: bool
+    more: bool
     """What is open is written beside what was."""
 
 
@@ -296,13 +297,13 @@ class Job:
         # As the tables were before anything of the batch was written.
         known = () if plan.mode == REBUILD else (name for name in READ_BACK if name in plan.versions)
         past = {name: self.tables.load(name, plan) for name in known}
-        with self._wide(_size(plan)) as widen, ThreadPoolExecutor(max_workers=1) as beside:
+        with self._wide(_size(plan)) as widen, ThreadPoolExecutor(max_workers=2) as beside:
             # The events are written while the other tables are made of them.
             events = beside.submit(self._write_events, plan, journal, past)
             counted = plan.after.lineage.counted
             if "events" in past:
                 past = {**past, "events": counted(past["events"])}
-            made = self._make(plan, counted(new), past, scratch.keep, widen)
+            made = self._make(plan, counted(new), past, scratch.keep, widen, beside)
             events.result()
             self._reach("events")
             dirty = self._write(made, plan)
@@ -315,8 +316,9 @@ class Job:
         past: Mapping[str, DataFrame],
         keep: Keep,
         widen: Callable[[int], None],
+        beside: Executor,
     ) -> _Made:
-        """What a batch comes to, before anything of it is written. ``past`` are the tables that it starts from."""
+        """What a batch comes to, before any row of it is written. ``past`` are the tables that it starts from."""
         from pyspark.sql import functions as F
 
         from . import transforms
@@ -325,22 +327,27 @@ class Job:
         mode, found = plan.mode, held.Held()
         nodes: list[str] | None = None
         still: asleep.Split | None = None
+        withdrawn: Future[None] | None = None
         if mode == APPEND and "carried" in past:
             stored = past["carried"].drop("batch")
-            size, there = _size(plan), asleep.measure(stored)
-            if there.rows > ASLEEP_MIN and size <= held.BROADCAST_EVENTS_MAX:
-                widen(size + there.rows)
+            size, there = _size(plan), self.tables.counts("carried", plan)
+            if sum(there.values()) > ASLEEP_MIN and size <= held.BROADCAST_EVENTS_MAX:
+                widen(size + sum(there.values()))
                 concerned = keep(asleep.awake(new, stored, past["messages"]))
                 still = asleep.split(stored, concerned)
                 carried = keep(still.awake)
             else:
-                carried = keep(asleep.current(stored)) if there.marks else stored.drop("part")
-            maybe = held.find(self.spark, past["messages"], past["events"], new, carried, size, keep)
+                carried = keep(asleep.current(stored)) if asleep.marked(stored) else stored.drop("part")
+            read = functools.partial(self.tables.rows, "messages", plan)
+            maybe = held.find(self.spark, past["messages"], past["events"], new, carried, size, keep, read)
             if maybe is None:
                 mode = RECOMPUTE
                 widen(_size(replace(plan, mode=mode)))
             else:
                 found = maybe
+                if found.again:
+                    # It reads much and waits much, and all else starts from what was there before it.
+                    withdrawn = beside.submit(self._withdraw, found.again, plan.batch)
                 batch = transforms.advance(new, carried, found.recalled, found.before, found.answered, keep=keep)
         elif mode != RECOMPUTE:
             batch = transforms.advance(new, keep=keep)
@@ -366,35 +373,35 @@ class Job:
             # What is there for good is not told again.
             known = past["anomalies"].where(~F.col("part").isin(schema.OPEN, FILES)).select("kind", *KEY)
             tables["anomalies"] = tables["anomalies"].join(known, on=["kind", *KEY], how="left_anti")
-        beside = False
+        more = False
         if mode == APPEND and still is not None:
             for name in ("messages", "attempts", "anomalies"):
                 tables[name] = tables[name].unionByName(asleep.left(past[name].drop("batch"), concerned))
             summed = keep(asleep.counted(past["messages"], past["partials"], concerned))
             tables["partials"] = tables["partials"].unionByName(summed)
             tables["carried"] = tables["carried"].unionByName(still.asleep)
-            beside = there.more <= there.rows * asleep.MORE_SHARE
-            if beside:
+            more = there.get(schema.MORE, 0) <= sum(there.values()) * asleep.MORE_SHARE
+            if more:
                 tables["carried"] = asleep.added(tables["carried"], stored, carried, concerned)
             else:
                 tables["carried"] = tables["carried"].unionByName(still.deep)
-        if not beside:
+        if not more:
             tables["carried"] = asleep.whole(tables["carried"])
         dirty: Callable[[], list[str]] = _every_day
         if mode == APPEND and "partials" in past:
             dirty = functools.partial(transforms.changed, tables["partials"], past["partials"])
         anew = mode == REBUILD or (mode == RECOMPUTE and nodes is None)
-        return _Made(tables, dirty, found, nodes, anew, beside)
+        return _Made(tables, dirty, withdrawn, nodes, anew, more)
 
     def _write(self, made: _Made, plan: Plan) -> list[str]:
         """Write the tables of a batch side by side; which days of the derived tables are behind then."""
 
         def put(name: str) -> None:
-            if name == "messages" and made.found.again:
-                self._withdraw(made.found, plan.batch)
-            anew = made.whole or name not in plan.versions or (name == "carried" and not made.beside)
+            if name == "messages" and made.withdrawn is not None:
+                made.withdrawn.result()
+            anew = made.whole or name not in plan.versions or (name == "carried" and not made.more)
             instead = None if made.nodes is None else _of_nodes(made.nodes, name)
-            if name == "carried" and made.beside:
+            if name == "carried" and made.more:
                 instead = f"part = '{schema.MORE}'"
             self.tables.write(name, made.tables[name], plan.batch, whole=anew, instead=instead)
 
@@ -529,13 +536,13 @@ class Job:
         finally:
             self.spark.conf.set(option, usual)
 
-    def _withdraw(self, found: held.Held, batch: int) -> None:
+    def _withdraw(self, again: Iterable[held.Row], batch: int) -> None:
         """Take out the finished rows that come again. Done twice it finds nothing: those of the batch stay."""
         by: dict[int, list[Any]] = {}
-        for row in found.again:
+        for row in again:
             by.setdefault(row["generation"], []).append(row)
         same = " OR ".join(f"(generation = {n} AND ({held.condition(own)}))" for n, own in by.items())
-        self.spark.sql(f"DELETE FROM {self.tables.named('messages')} WHERE batch < {batch} AND ({same})").collect()
+        self.tables.delete("messages", f"batch < {batch} AND ({same})")
 
     # Derived tables
 
@@ -552,8 +559,9 @@ class Job:
         if "*" not in state.dirty:
             # Some days of a long history are work for all cores; no more than that.
             events = PARTITION_EVENTS if events > LONG else 0
+        scratch = Scratch(self.ledger)
         with self._wide(events, SUMMED), ThreadPoolExecutor(max_workers=len(GOLD)) as pool:
-            doing = {name: pool.submit(self._derive_one, name, partials, state) for name in GOLD}
+            doing = {name: pool.submit(self._derive_one, name, partials, state, scratch.keep) for name in GOLD}
             for name, each in doing.items():
                 each.result()
                 self._stage(name)
@@ -561,9 +569,10 @@ class Job:
         if wrong:
             raise StoreCorrupt(f"the books do not close in {wrong[0]['window']} {wrong[0]['desk']} {wrong[0]['kind']}")
         self.ledger.commit(replace(state, gold=state.batch, dirty=()))
+        scratch.clear()
         self._stage("done")
 
-    def _derive_one(self, name: str, partials: DataFrame, state: State) -> None:
+    def _derive_one(self, name: str, partials: DataFrame, state: State, keep: Keep) -> None:
         """Make one derived table, or only the days of it for which it is behind."""
         from pyspark.sql import functions as F
 
@@ -598,9 +607,9 @@ class Job:
         if name == "depth":
             # The hours of that day before it are as they were.
             known = self.tables.load(name).where((F.col("day") == since) & (F.col("window") < behind[0]))
-            rows = make(own, behind[0]).unionByName(known)
+            rows = make(own, behind[0], keep=keep).unionByName(known)
         elif name == "outages":
-            rows = make(own, since, known=self.tables.load(name), changed=first)
+            rows = make(own, since, known=self.tables.load(name), changed=first, keep=keep)
         else:
             rows = make(own, since)
         self.tables.write(name, rows, batch, whole=False, stamped=False, instead=f"day >= '{since}'")

@@ -298,7 +298,7 @@ class Lake:
 
         table = self._need(name)
         try:
-            yield from QueryBuilder(_READING).register("t", table).execute(sql)
+            yield from QueryBuilder(READING).register("t", table).execute(sql)
         # The reader has no exception of its own: whatever it is, the file is to blame.
         except Exception as error:
             raise BadFile(f"the table {name} of {self.place} cannot be read: {_first_line(error)}") from error
@@ -333,7 +333,7 @@ class Lake:
 
 
 _HOUR = 3_600_000_000
-_READING = {"datafusion.execution.parquet.pushdown_filters": "true"}
+READING = {"datafusion.execution.parquet.pushdown_filters": "true"}
 """Columns of rows that a condition leaves out are not read."""
 
 

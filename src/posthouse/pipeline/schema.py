@@ -21,6 +21,9 @@ OPEN = "open"
 BASE, MORE = "base", "more"
 """Parts of the open set itself, `carried`: all of it at some time, and what was put in the place of some since."""
 
+DAY_US = 86_400_000_000
+"""µs of a day."""
+
 VOLATILE = frozenset({"revision", "batch"})
 """Columns that depend on how the journal was cut into batches."""
 

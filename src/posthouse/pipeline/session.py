@@ -58,6 +58,8 @@ PLANS = {
     # Rows are asked for by their instants, some hundred at a time. Of more than this Spark tells Parquet only the first
     # and the last, and all that is between them is read.
     "spark.sql.parquet.pushdown.inFilterThreshold": "1000",
+    # Files are looked up in so many tasks; usually in one each, or ten thousand, however little there is to do.
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "32",
     # Of the sizes of values nobody asks.
     "parquet.size.statistics.enabled": "false",
     **{f"parquet.enable.dictionary#{name}": "false" for name in DISTINCT},

@@ -17,10 +17,12 @@ from ..errors import StoreCorrupt
 from . import schema, where
 from .bronze import INSTANT_MAX, REJECTED, Segment
 from .intake import Piece
+from .lake import READING
 from .ledger import Ledger, Plan
 from .scratch import together
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
 APP_ID = "posthouse-books"
@@ -40,7 +42,6 @@ STATISTICS = {
 }
 """Columns whose bounds Delta writes into a table's log for each file. No names: the log outlives what is forgotten."""
 _BOUNDED = {"delta.dataSkippingStatsColumns": ",".join(STATISTICS["events"])}
-LISTING_TASKS = 32
 _SEGMENT = (
     "node", "name", "first", "last", "ranges", "prev", "chain", "first_at", "last_at", "state", "faults", "size_bytes",
 )  # fmt: skip
@@ -74,6 +75,18 @@ class Tables:
         if plan is not None:
             reader = reader.option("versionAsOf", plan.versions[name])
         return reader.load(self._ledger.table(name))
+
+    def rows(self, name: str, plan: Plan, condition: str) -> pa.Table:
+        """Some rows of a table as it was when a batch was planned: few of many are found much sooner without Spark."""
+        import pyarrow as pa
+        from deltalake import DeltaTable, QueryBuilder
+
+        table = DeltaTable(self._ledger.table(name), version=plan.versions[name])
+        asked = f"SELECT {', '.join(map(where.name, schema.TABLES[name].names))} FROM t WHERE {condition}"
+        found = pa.table(QueryBuilder(READING).register("t", table).execute(asked))
+        # Texts come in a form that Spark does not take.
+        plain = [each.with_type(pa.string()) if each.type == pa.string_view() else each for each in found.schema]
+        return found.cast(pa.schema(plain))
 
     def write(
         self,
@@ -161,6 +174,17 @@ class Tables:
             if self.transaction(name) < batch:
                 raise
 
+    def delete(self, name: str, condition: str) -> None:
+        """Take rows out of a table. What a killed process left at work on a server may do the same, and come first."""
+        from pyspark.errors import PySparkException
+
+        asked = f"DELETE FROM {self.named(name)} WHERE {condition}"
+        try:
+            self._spark().sql(asked).collect()
+        except PySparkException:
+            # Then nothing is left to take out; whatever else it was comes again.
+            self._spark().sql(asked).collect()
+
     @contextlib.contextmanager
     def _indexed(self, name: str) -> Iterator[None]:
         """What is written of messages meanwhile is easy to find one by one: Delta hands no such option on, a session
@@ -206,6 +230,18 @@ class Tables:
             return 0
         return int(DeltaTable(self._ledger.table(name)).transaction_version(APP_ID) or 0)
 
+    def counts(self, name: str, plan: Plan) -> dict[str, int]:
+        """How many rows each part of a table had when a batch was planned, by what its log tells of its files."""
+        from deltalake import DeltaTable
+
+        files = DeltaTable(self._ledger.table(name), version=plan.versions[name]).get_add_actions(flatten=True)
+        found: dict[str, int] = {}
+        for part, rows in zip(
+            *(files.column(each).to_pylist() for each in ("partition.part", "num_records")), strict=True
+        ):
+            found[part] = found.get(part, 0) + rows
+        return found
+
     def optimize(self, name: str) -> dict[str, int]:
         """Join a table's small files; how many became how many."""
         with self._indexed(name):
@@ -216,8 +252,6 @@ class Tables:
     def vacuum(self, name: str, retain_h: float) -> None:
         """Remove files that no version of the last hours needs."""
         self._spark().conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
-        # It lists a table in so many tasks, usually ten thousand, however few files there are.
-        self._spark().conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", LISTING_TASKS)
         self._spark().sql(f"VACUUM {self.named(name)} RETAIN {retain_h:g} HOURS").collect()
 
 

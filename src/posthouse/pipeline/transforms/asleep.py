@@ -34,14 +34,6 @@ MORE_SHARE = 1 / 4
 """Of all rows: when the second part has more of them, it is time for another base."""
 
 
-class Size(NamedTuple):
-    """How much is stored."""
-
-    rows: int
-    more: int
-    marks: int
-
-
 class Split(NamedTuple):
     """The open set in three."""
 
@@ -52,10 +44,9 @@ class Split(NamedTuple):
     """What stays as it is in the base."""
 
 
-def measure(stored: DataFrame) -> Size:
-    """How much is stored."""
-    more, marks = (F.count_if(which) for which in (F.col("part") == MORE, F.col("role") == _WOKEN))
-    return Size(*stored.agg(F.count(F.lit(1)), more, marks).collect()[0])
+def marked(stored: DataFrame) -> bool:
+    """Whether something of the base is there no more."""
+    return not _marks(stored).isEmpty()
 
 
 def whole(rows: DataFrame) -> DataFrame:
@@ -95,7 +86,8 @@ def awake(events: DataFrame, stored: DataFrame, messages: DataFrame) -> DataFram
     started = events.where(F.col("event") == "started").select("node", F.lit(True).alias("is_started")).distinct()
     answers = causes(events).select("node", "desk", "cause_id", F.lit(True).alias("is_answered"))
     now = events.groupBy("node").agg(F.max_by(F.unix_micros("at"), "offset").alias("now"))
-    then = stored.where(F.col("role") == "node").select("node", F.unix_micros("at").alias("then"))
+    nodes = stored.where((F.col("part") == MORE) & (F.col("role") == "node"))
+    then = nodes.select("node", F.unix_micros("at").alias("then"))
     passes = F.unix_micros("expires_at") + GRACE_US
     passed = (F.col("now") >= passes) != (F.col("then") >= passes)
     # All of the open set is read once for this.

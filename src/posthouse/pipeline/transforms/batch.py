@@ -52,7 +52,8 @@ class Keep(Protocol):
         """The same rows; with those of another frame of the same columns, where both were kept before."""
 
 
-def _same(frame: DataFrame, beside: DataFrame | None = None) -> DataFrame:
+def same(frame: DataFrame, beside: DataFrame | None = None) -> DataFrame:
+    """For small frames: nothing is kept, and all is computed where it is needed."""
     return frame if beside is None else frame.unionByName(beside)
 
 
@@ -62,7 +63,7 @@ def advance(
     recalled: DataFrame | None = None,
     before: DataFrame | None = None,
     answered: DataFrame | None = None,
-    keep: Keep = _same,
+    keep: Keep = same,
 ) -> Batch:
     """The rows that these events make or change, and what the next batch needs of them.
 
@@ -103,7 +104,7 @@ def advance(
         silent = silent.select(*late.columns).unionByName(late.where(is_("duplicate", "refused")))
     # Of a small batch all of it is made anew sooner than it is written and read back.
     anew = keep if carried is None else None
-    put = anew or _same
+    put = anew or same
 
     def sums() -> DataFrame:
         pieces = [partials.of_messages(rows, put), partials.levels(rows), partials.of_connections(links, nodes)]

@@ -9,12 +9,14 @@ from __future__ import annotations
 import datetime as dt
 import math
 from collections.abc import Sequence
+from functools import reduce
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from ..schema import OPEN
-from .partials import DAY_US, HOURLY, SETTLED, bucket_value, day_of
+from ..schema import DAY_US, OPEN
+from .batch import Keep, same
+from .partials import DEAD, HOURLY, NODES, SETTLED, bucket_value, day_of
 
 OUTCOMES = ("delivered", "dead", "expired", "cancelled", "uncertain", "open")
 TOP_MAILBOXES = 200
@@ -31,8 +33,18 @@ AGAIN_DAYS = {"outages": AROUND_H // 24}
 """Days before the first with new partials that are made anew too."""
 
 
-def _of(partials: DataFrame, table: str) -> DataFrame:
-    return partials.where(F.col("table") == table)
+_PARTS = {"levels": OPEN, "standing": OPEN, "covered": NODES, "deadletters": DEAD}
+"""The part that holds all of a table's partials; those of the others are in the parts of their days."""
+
+
+def _of(partials: DataFrame, *tables: str) -> DataFrame:
+    """The partials of some tables; files of parts that have none of them are not read."""
+
+    def own(table: str) -> Column:
+        named = F.col("table") == table
+        return named & (F.col("part") == _PARTS[table]) if table in _PARTS else named
+
+    return partials.where(reduce(Column.__or__, map(own, tables)))
 
 
 def _sum(name: str) -> Column:
@@ -166,9 +178,17 @@ def _peaks(partials: DataFrame) -> DataFrame:
     )
 
 
-def depth(partials: DataFrame, since: dt.datetime | None = None, top: int = TOP_MAILBOXES) -> DataFrame:
-    """One row an hour with changes, of each desk (mailbox '') and of its busiest mailboxes."""
+def depth(
+    partials: DataFrame, since: dt.datetime | None = None, top: int = TOP_MAILBOXES, keep: Keep = same
+) -> DataFrame:
+    """One row an hour with changes, of each desk (mailbox '') and of its busiest mailboxes.
+
+    ``keep`` is called with what it needs of the partials, where that is little.
+    """
     by = ("node", "desk", "mailbox")
+    if since is not None:
+        now = F.col("window").isNull() | (F.col("window") >= F.lit(since))
+        partials = keep(_of(partials, "hours", "peaks", "levels").where(now))
     changed = "posted <> 0 OR finished <> 0 OR refused <> 0 OR full <> 0"
     begun = F.col("level") - F.col("posted") + F.col("finished")
     boxes = _hours(partials.where(F.col("mailbox") != ""), by, since).where(changed)
@@ -266,12 +286,17 @@ def _tries(partials: DataFrame, by: tuple[str, ...]) -> DataFrame:
 
 
 def outages(
-    partials: DataFrame, since: dt.date | None = None, known: DataFrame | None = None, changed: dt.date | None = None
+    partials: DataFrame,
+    since: dt.date | None = None,
+    known: DataFrame | None = None,
+    changed: dt.date | None = None,
+    keep: Keep = same,
 ) -> DataFrame:
     """One row an hour and target in which most attempts failed although most before it did not.
 
     ``known`` are the rows that are there. Of days before ``changed``, the first with new partials, they are all that
-    there are, and only when their backlog was gone may be told otherwise now.
+    there are, and only when their backlog was gone may be told otherwise now. ``keep`` is called with all that is
+    needed of the partials then.
     """
     target = ("desk", "mailbox")
     failing = (F.col("attempts") >= _ATTEMPTS_MIN) & (F.col("failure_rate") >= _RATE_JUMP)
@@ -283,8 +308,8 @@ def outages(
     suspects = failures.groupBy("window", "who").agg(enough.alias("enough")).where("enough").select("who")
     if known is not None:
         suspects = suspects.unionByName(_from(known, since).select(F.xxhash64(*target).alias("who")))
-    partials = partials.withColumn("who", F.xxhash64(*target))
-    partials = partials.join(F.broadcast(suspects.distinct()), on="who", how="left_semi").drop("who")
+    partials = _of(partials, "hours", "levels").withColumn("who", F.xxhash64(*target))
+    partials = keep(partials.join(F.broadcast(suspects.distinct()), on="who", how="left_semi").drop("who"))
     number = (F.unix_micros("window") / 3_600_000_000).cast("bigint")
     before = Window.partitionBy(*target).orderBy("h").rangeBetween(-AROUND_H, -1)
     tried = F.sum("attempts").over(before)

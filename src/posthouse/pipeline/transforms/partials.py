@@ -14,7 +14,7 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from ..schema import OPEN
+from ..schema import DAY_US, OPEN
 from .fullness import full_hours, hour
 from .silver import closed, outcome
 from .told import BOX, CODE, DONE, FLIGHT, above, is_
@@ -39,7 +39,6 @@ FULL = ("full", "share")
 """Reasons of refusals for want of room."""
 GAMMA = 1.04
 """Each bucket of a histogram is this much wider than the one before: its middle is at most 2 % off."""
-DAY_US = 86_400_000_000
 
 
 def bucket_of(micros: Column) -> Column:

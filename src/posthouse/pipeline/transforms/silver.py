@@ -86,7 +86,7 @@ def refusals(told: DataFrame, rows: DataFrame) -> DataFrame:
         told.groupBy(*ID, *KEY)
         .agg(
             F.min(F.when(is_("refused"), first)).alias("f"),
-            F.min("offset").alias("first_offset"),
+            F.min(F.struct("offset", "ts")).alias("begin"),
             F.max("offset").alias("last_offset"),
             F.sum(is_("duplicate").cast("int")).cast("int").alias("duplicates"),
         )
@@ -94,7 +94,8 @@ def refusals(told: DataFrame, rows: DataFrame) -> DataFrame:
         .join(rows.select(*ID), on=list(ID), how="left_anti")
     )
     values = {
-        "part": part_of(F.col("f.ts")),
+        "part": part_of(F.col("begin.ts")),
+        "first_offset": F.col("begin.offset"),
         "generation": F.lit(1),
         "lane_seq": F.lit(0),
         **{name: F.col(f"f.{name}") for name in ("lane", "kind", "size_bytes", "reason", "error", "cause_id")},
@@ -106,7 +107,7 @@ def refusals(told: DataFrame, rows: DataFrame) -> DataFrame:
         **{name: F.lit(False) for name in ("live", "orphan")},
     }
     types = {column.name: column.type for column in MESSAGES.columns}
-    own = ("key", *KEY, "first_offset", "last_offset", "duplicates")
+    own = ("key", *KEY, "last_offset", "duplicates")
     return only.select(
         *(
             F.col(name) if name in own else values.get(name, F.lit(None)).cast(types[name]).alias(name)
