@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from posthouse.journal import schema, segment
 from posthouse.journal.schema import NAMES
 
 START = dt.datetime(2026, 3, 1, 10, tzinfo=dt.UTC)
@@ -59,6 +63,21 @@ class Journal:
     def frame(self, spark: SparkSession, first: int = 1, last: int | None = None) -> DataFrame:
         """These offsets as a DataFrame."""
         return frame(spark, self.rows[first - 1 : last])
+
+    def written(self, journal: Path, cuts: Sequence[int]) -> Iterator[Path]:
+        """Segments that end behind so many events each: one more is there with each step."""
+        folder, prev = journal / schema.folder_name(self.node), schema.GENESIS
+        folder.mkdir(parents=True)
+        for first, last in pairwise([0, *cuts]):
+            rows = [tuple(_plain(row[name]) for name in NAMES) for row in self.rows[first:last]]
+            done = segment.write(folder, segment.Stamp(self.node, first + 1, last, prev, ""), rows)
+            prev = done.chain
+            yield done.path
+
+
+def _plain(value: Any) -> Any:
+    """Instants as µs, as segments have them."""
+    return int(value.timestamp() * 1e6) if isinstance(value, dt.datetime) else value
 
 
 def frame(spark: SparkSession, rows: list[dict[str, Any]]) -> DataFrame:

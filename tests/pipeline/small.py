@@ -65,7 +65,7 @@ def advance(
         sums = sums.unionByName(minus)
     still = about.join(messages.where(F.col("part") == OPEN).select(*KEY), on=list(KEY), how="left_semi")
     return SimpleNamespace(
-        messages=messages, attempts=attempts, anomalies=anomalies, partials=sums,
+        messages=messages, attempts=attempts, anomalies=anomalies, partials=sums.withColumn("table", F.lit("books")),
         carried=still.select(*contract.NAMES, F.lit("message").alias("role")),
     )  # fmt: skip
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 import tempfile
-from itertools import pairwise, zip_longest
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,6 @@ from tests.pipeline.journal import Journal as Story
 from tests.pipeline.journals import hostile, write_journal
 from tests.pipeline.oracle import Oracle
 
-from posthouse.journal import schema, segment
 from posthouse.pipeline.generate import fill, generate
 from posthouse.pipeline.job import Job
 from posthouse.pipeline.transforms import asleep
@@ -186,16 +184,9 @@ def test_a_batch_concerns_mailboxes_that_it_does_not_name(
     for id, name in (("lives", "quiet"), ("kept", "ends"), ("never", "full"), ("answer", "one"), ("later", "busy")):
         story.add(32 * hour, "posted" if id in ("never", "later") else "delivered", id, mailbox=name)
     cuts.append(len(story.rows))
-    journal, lake, prev = tmp_path / "journal", tmp_path / "lake", schema.GENESIS
+    journal, lake = tmp_path / "journal", tmp_path / "lake"
     job = Job(str(lake), lambda: spark)
-    folder = journal / schema.folder_name("n1")
-    folder.mkdir(parents=True)
-    for first, last in pairwise([0, *cuts]):
-        rows = [
-            tuple(int(v.timestamp() * 1e6) if isinstance(v, dt.datetime) else v for v in map(row.get, schema.NAMES))
-            for row in story.rows[first:last]
-        ]
-        prev = segment.write(folder, segment.Stamp("n1", first + 1, last, prev, ""), rows).chain
+    for _ in story.written(journal, cuts):
         assert not job.run(str(journal)).late
         check(journal, lake)
     assert all(roles >= {"message", "refused"} for roles in slept[:2])

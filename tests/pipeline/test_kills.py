@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.pipeline.journals import hostile, write_restored
+from tests.pipeline.quiet import carried, every_row, quiet
 from tests.pipeline.small import STAGES, Killed, killer, make_small, tables
+from tests.pipeline.test_books_against_oracle import check
 
 from posthouse.pipeline import generate, job
 from posthouse.pipeline.job import Job
 from posthouse.pipeline.lake import Lake
-from posthouse.pipeline.tables import Tables
+from posthouse.pipeline.tables import SILVER, Tables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -256,3 +258,63 @@ def test_a_driver_killed_with_its_java_in_the_middle_of_a_write_changes_nothing(
     assert not (lake / "_posthouse" / "state.json").exists()
     Job(str(lake), lambda: spark).run(str(made))
     assert tables(lake, ALL) == calm
+
+
+def only(*written: str) -> Callable[..., None]:
+    """In place of ``Tables.write``: whoever writes another of the batch's tables is killed before it is."""
+    write = Tables.write
+
+    def killed(self: Tables, name: str, *rows: Any, **named: Any) -> None:
+        if name not in written:
+            raise Killed(name)
+        write(self, name, *rows, **named)
+
+    return killed
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1_800)
+def test_a_batch_that_leaves_most_alone_may_end_at_every_stage(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes the place of rows of the open set, and withdraws final rows of what was refused and what was finished.
+
+    The same batch is killed at one stage after the other, with more of its tables written each time.
+    """
+    monkeypatch.setattr(job, "ASLEEP_MIN", -1)
+    journal, lake, calm = tmp_path / "j", tmp_path / "lake", tmp_path / "calm"
+    story, cuts = quiet()
+    segments = story.written(journal, cuts[:2])
+    next(segments)
+    Job(str(lake), lambda: spark).run(str(journal))
+    shutil.copytree(lake, calm)
+    next(segments)
+    Job(str(calm), lambda: spark).run(str(journal))
+    check(journal, calm)
+    assert carried(spark, calm).size.marks
+    rows = {row["message_id"]: row for row in Lake(str(calm)).rows("messages")}
+    assert (rows["q00-done"]["duplicates"], rows["q00-done"]["revision"]) == (1, 2)
+    assert (rows["q01-dead"]["lives"], rows["q01-dead"]["outcome"]) == (2, "open")
+
+    def refused() -> list[int]:
+        found = [row for row in Lake(str(lake)).rows("messages") if row["message_id"] == "q00-again"]
+        return [row["last_offset"] - row["first_offset"] for row in found]
+
+    assert refused() == [0]
+    for stage in ("planned", "events"):
+        with pytest.raises(Killed):
+            Job(str(lake), lambda: spark, stage=killer(stage)).run(str(journal))
+    for place in range(3):
+        with monkeypatch.context() as patch:
+            patch.setattr(Tables, "write", only(*("carried", "messages")[:place]))
+            with pytest.raises(Killed):
+                Job(str(lake), lambda: spark).run(str(journal))
+        # Withdrawn and not made again, until the messages are written.
+        assert (refused() == []) == (place < 2)
+    for stage in (SILVER[-1], "segments", "committed", "books"):
+        with pytest.raises(Killed):
+            Job(str(lake), lambda: spark, stage=killer(stage)).run(str(journal))
+    Job(str(lake), lambda: spark).run(str(journal))
+    # Even the numbers of batches and revisions are the same.
+    names = (*ALL, "partials", "carried", "segments")
+    assert every_row(lake, names) == every_row(calm, names)

@@ -32,9 +32,10 @@ FILES = "files"
 SILVER = ("messages", "attempts", "anomalies", "partials", "carried")
 GOLD = ("books", "latency", "depth", "availability", "deadletters", "outages")
 STATE_TABLES = ("events", *SILVER, "segments")
-SORTED = {"messages": "posted_at", "attempts": "lease_offset"}
-"""Inside a file by this column, so that a reader who asks for the newest or for an offset skips most pages. One number
-is sorted by its bits; the parts, which are files of their own, are written side by side."""
+SORTED = {"messages": "posted_at", "attempts": "lease_offset", "partials": "table"}
+"""Inside a file by this column, so that a reader who asks for the newest, for an offset or for what a table is summed
+of skips most pages. One number is sorted by its bits; the parts, which are files of their own, are written side by
+side."""
 STATISTICS = {
     "events": ("offset", "at"),
     "messages": ("posted_at", "first_offset", "last_offset"),
