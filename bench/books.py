@@ -49,12 +49,12 @@ def main() -> int:
     console = make_console()
     sizes = [0.2] if options.quick else options.millions
     compared = {max(sizes), max(sizes) / 10}
-    smaller = compared if "spark" in options.engines else set()
+    every = sorted({*sizes, *(compared if "spark" in options.engines else ())})
     with work_folder(options.folder, "books") as folder:
         if not print_place(console, folder):
             return 2
         found: dict[tuple[float, str], Figures] = {}
-        for millions in sorted({*sizes, *smaller}):
+        for millions in every:
             made = journals(console, options.journals or folder, millions, options.increment)
             if options.prepare:
                 continue

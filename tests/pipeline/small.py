@@ -83,7 +83,7 @@ def find(
         return held.Held()
     before = spark.createDataFrame(list(rows), closed.schema)
     recalled = events.join(before.select(*KEY), on=list(KEY), how="left_semi").select(*contract.NAMES)
-    return held.Held(before, recalled, None, rows, rows)
+    return held.Held(before, recalled, None, rows)
 
 
 def books(partials: DataFrame) -> DataFrame:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 from tests.pipeline import compare
@@ -26,18 +26,19 @@ AWAKE, ASLEEP = job.ASLEEP_MIN, -1
 HOUR = 3_600
 
 
-class Turn:
-    """What is stored of the open set after a run, and what it comes to."""
+class Turn(NamedTuple):
+    """What is stored of the open set after a run, what it comes to, and what it is where it is stored whole."""
 
-    def __init__(self, size: Size, rows: list[str], whole: list[str]) -> None:
-        self.size, self.rows, self.whole = size, rows, whole
+    size: Size
+    rows: list[str]
+    whole: list[str]
 
 
 @pytest.fixture(scope="module")
 def turns(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> list[Turn]:
     """Runs over a store that is mostly quiet, with all asleep that may be, and beside it with all awake.
 
-    Whenever all of it was written, and at the end, the tables are the oracle's.
+    After each of them the tables are the oracle's.
     """
     folder = tmp_path_factory.mktemp("turns")
     journal, parts, whole = (folder / name for name in ("journal", "parts", "whole"))

@@ -1,7 +1,7 @@
 """Finished messages of which a batch tells more: found by number, without reading the history.
 
 In: the tables as they were when the batch was planned, and its events. Out: the rows concerned, and the events of those
-that live again. Of a long history two columns of numbers are read, and of the rows that are found only their pages.
+that live again. Of a long history three columns of numbers are read, and of the rows that are found only their pages.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _NEAR = 20
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 Row = Mapping[str, Any]
-Read = Callable[[str], "pa.Table"]
-"""The messages for which a condition holds, as they were when the batch was planned."""
+Read = Callable[[Sequence[str]], "pa.Table"]
+"""The messages for which one of some conditions holds, as they were when the batch was planned."""
 
 
 class Held(NamedTuple):
@@ -43,8 +43,6 @@ class Held(NamedTuple):
     """Rows that answer what the batch answers too."""
     again: tuple[Any, ...] = ()
     """Of ``before``, the rows that come again in another form; and those of what was refused and is told of again."""
-    revived: tuple[Any, ...] = ()
-    """Of these, the ones that live again."""
 
 
 def find(
@@ -126,7 +124,6 @@ def find(
         recalled,
         spark.createDataFrame(rows.take(answers)) if answers else None,
         (*refused, *again),
-        tuple(revived),
     )
 
 
@@ -153,10 +150,8 @@ def _micros(instant: dt.datetime) -> int:
 
 def _rows(found: Sequence[Row], read: Read) -> pa.Table:
     """The rows that were found, whole."""
-    import pyarrow as pa
-
     pieces = (found[first : first + TOGETHER] for first in range(0, len(found), TOGETHER))
-    return pa.concat_tables([read(condition(piece, where.instant)) for piece in pieces])
+    return read([condition(piece, where.instant) for piece in pieces])
 
 
 def _told(spark: SparkSession, new: DataFrame, keys: Sequence[int]) -> dict[int, list[tuple[int, str]]]:

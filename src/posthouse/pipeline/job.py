@@ -5,7 +5,8 @@ In: a journal, a lake, a Spark session. Out: the lake's tables, read and written
 A batch goes through stages: planned → events → messages → attempts → anomalies → partials → carried → segments →
 committed, and at the end of a run the derived tables. Every write carries the batch's number (Delta's txnAppId and
 txnVersion), so doing a batch again after a kill at any stage writes only what is missing; what the batch starts from
-is read at the versions that its plan recorded.
+is read at the versions that its plan recorded. Finished rows that come again are taken out just before messages are
+written: those of batches before, so that this too may be done again.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import contextlib
 import datetime as dt
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -97,8 +98,8 @@ class _Made(NamedTuple):
     tables: dict[str, DataFrame]
     dirty: Callable[[], list[str]]
     """Which days the derived tables are behind for, as the state has them."""
-    withdrawn: Future[None] | None
-    """Finished rows that come again are being taken out."""
+    again: Sequence[held.Row]
+    """Finished rows that come again: those that are there are taken out."""
     nodes: list[str] | None
     """Whose rows are all made anew, and take the place of those that are there."""
     whole: bool
@@ -297,13 +298,13 @@ class Job:
         # As the tables were before anything of the batch was written.
         known = () if plan.mode == REBUILD else (name for name in READ_BACK if name in plan.versions)
         past = {name: self.tables.load(name, plan) for name in known}
-        with self._wide(_size(plan)) as widen, ThreadPoolExecutor(max_workers=2) as beside:
+        with self._wide(_size(plan)) as widen, ThreadPoolExecutor(max_workers=1) as beside:
             # The events are written while the other tables are made of them.
             events = beside.submit(self._write_events, plan, journal, past)
             counted = plan.after.lineage.counted
             if "events" in past:
                 past = {**past, "events": counted(past["events"])}
-            made = self._make(plan, counted(new), past, scratch.keep, widen, beside)
+            made = self._make(plan, counted(new), past, scratch.keep, widen)
             events.result()
             self._reach("events")
             dirty = self._write(made, plan)
@@ -316,9 +317,8 @@ class Job:
         past: Mapping[str, DataFrame],
         keep: Keep,
         widen: Callable[[int], None],
-        beside: Executor,
     ) -> _Made:
-        """What a batch comes to, before any row of it is written. ``past`` are the tables that it starts from."""
+        """What a batch comes to, before anything of it is written. ``past`` are the tables that it starts from."""
         from pyspark.sql import functions as F
 
         from . import transforms
@@ -327,7 +327,6 @@ class Job:
         mode, found = plan.mode, held.Held()
         nodes: list[str] | None = None
         still: asleep.Split | None = None
-        withdrawn: Future[None] | None = None
         if mode == APPEND and "carried" in past:
             stored = past["carried"].drop("batch")
             size, there = _size(plan), self.tables.counts("carried", plan)
@@ -345,9 +344,6 @@ class Job:
                 widen(_size(replace(plan, mode=mode)))
             else:
                 found = maybe
-                if found.again:
-                    # It reads much and waits much, and all else starts from what was there before it.
-                    withdrawn = beside.submit(self._withdraw, found.again, plan.batch)
                 batch = transforms.advance(new, carried, found.recalled, found.before, found.answered, keep=keep)
         elif mode != RECOMPUTE:
             batch = transforms.advance(new, keep=keep)
@@ -391,14 +387,14 @@ class Job:
         if mode == APPEND and "partials" in past:
             dirty = functools.partial(transforms.changed, tables["partials"], past["partials"])
         anew = mode == REBUILD or (mode == RECOMPUTE and nodes is None)
-        return _Made(tables, dirty, withdrawn, nodes, anew, more)
+        return _Made(tables, dirty, found.again, nodes, anew, more)
 
     def _write(self, made: _Made, plan: Plan) -> list[str]:
         """Write the tables of a batch side by side; which days of the derived tables are behind then."""
 
         def put(name: str) -> None:
-            if name == "messages" and made.withdrawn is not None:
-                made.withdrawn.result()
+            if name == "messages" and made.again:
+                self._withdraw(made.again, plan.batch)
             anew = made.whole or name not in plan.versions or (name == "carried" and not made.more)
             instead = None if made.nodes is None else _of_nodes(made.nodes, name)
             if name == "carried" and made.more:
@@ -560,6 +556,7 @@ class Job:
             # Some days of a long history are work for all cores; no more than that.
             events = PARTITION_EVENTS if events > LONG else 0
         scratch = Scratch(self.ledger)
+        scratch.clear()
         with self._wide(events, SUMMED), ThreadPoolExecutor(max_workers=len(GOLD)) as pool:
             doing = {name: pool.submit(self._derive_one, name, partials, state, scratch.keep) for name in GOLD}
             for name, each in doing.items():
@@ -659,8 +656,6 @@ def _prepared(spark: SparkSession) -> SparkSession:
     spark.conf.set("spark.databricks.delta.replaceWhere.constraintCheck.enabled", "false")
     for option, value in PLANS.items():
         spark.conf.set(option, value)
-    # So many rows may be asked for at one time and still be found by the bounds of their pages.
-    spark.conf.set("spark.sql.parquet.pushdown.inFilterThreshold", str(held.TOGETHER))
     return spark
 
 

@@ -1,8 +1,8 @@
-"""Scratch: what several tables of a batch are made of, written once and read back.
+"""Scratch: what several tables, of a batch or derived, are made of; written once and read back.
 
 In: DataFrames. Out: the same rows as a DataFrame that begins at a file, so that plans stay small whatever came before.
-It lies beside the tables, is emptied before and after each batch, and nothing in it outlives one. Each batch has its
-own folder: what a killed process left at work on a server may still write to another.
+It lies beside the tables, is emptied before and after each batch and each making of derived tables, and nothing in it
+outlives one. Each has its own folder: what a killed process left at work on a server may still write to another.
 """
 
 from __future__ import annotations

@@ -55,9 +55,9 @@ PLANS = {
     "spark.sql.maxPlanStringLength": "1000",
     # Journals are in order of time: a task writes few days, and need not sort its rows by day first.
     "spark.sql.maxConcurrentOutputFileWriters": "8",
-    # Rows are asked for by their instants, some hundred at a time. Of more than this Spark tells Parquet only the first
-    # and the last, and all that is between them is read.
-    "spark.sql.parquet.pushdown.inFilterThreshold": "1000",
+    # Rows are asked for by short lists of their instants (see ``held``). Of a list that is longer than this Spark tells
+    # Parquet only the first and the last, and all that is between them is read.
+    "spark.sql.parquet.pushdown.inFilterThreshold": "100",
     # Files are looked up in so many tasks; usually in one each, or ten thousand, however little there is to do.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "32",
     # Of the sizes of values nobody asks.

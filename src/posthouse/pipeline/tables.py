@@ -10,7 +10,7 @@ import contextlib
 import datetime as dt
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import StoreCorrupt
@@ -77,14 +77,18 @@ class Tables:
             reader = reader.option("versionAsOf", plan.versions[name])
         return reader.load(self._ledger.table(name))
 
-    def rows(self, name: str, plan: Plan, condition: str) -> pa.Table:
-        """Some rows of a table as it was when a batch was planned: few of many are found much sooner without Spark."""
+    def rows(self, name: str, plan: Plan, conditions: Iterable[str]) -> pa.Table:
+        """The rows for which one of these holds, of a table as it was when a batch was planned.
+
+        Few rows of many are found much sooner without Spark.
+        """
         import pyarrow as pa
         from deltalake import DeltaTable, QueryBuilder
 
         table = DeltaTable(self._ledger.table(name), version=plan.versions[name])
-        asked = f"SELECT {', '.join(map(where.name, schema.TABLES[name].names))} FROM t WHERE {condition}"
-        found = pa.table(QueryBuilder(READING).register("t", table).execute(asked))
+        reader = QueryBuilder(READING).register("t", table)
+        asked = f"SELECT {', '.join(map(where.name, schema.TABLES[name].names))} FROM t WHERE "
+        found = pa.concat_tables([pa.table(reader.execute(asked + condition)) for condition in conditions])
         # Texts come in a form that Spark does not take.
         plain = [each.with_type(pa.string()) if each.type == pa.string_view() else each for each in found.schema]
         return found.cast(pa.schema(plain))
@@ -232,7 +236,7 @@ class Tables:
         return int(DeltaTable(self._ledger.table(name)).transaction_version(APP_ID) or 0)
 
     def counts(self, name: str, plan: Plan) -> dict[str, int]:
-        """How many rows each part of a table had when a batch was planned, by what its log tells of its files."""
+        """About how many rows each part of a table had when a batch was planned: what its log tells, if it does."""
         from deltalake import DeltaTable
 
         files = DeltaTable(self._ledger.table(name), version=plan.versions[name]).get_add_actions(flatten=True)
@@ -240,7 +244,7 @@ class Tables:
         for part, rows in zip(
             *(files.column(each).to_pylist() for each in ("partition.part", "num_records")), strict=True
         ):
-            found[part] = found.get(part, 0) + rows
+            found[part] = found.get(part, 0) + (rows or 0)
         return found
 
     def optimize(self, name: str) -> dict[str, int]:

@@ -18,8 +18,8 @@ their node. What is unfinished is carried as *events*, so that there is one way 
                 of it, and takes the place of the old one; its outcome stays. What is not found and not posted is an
                 orphan, and stays in the open set until its post comes. Rows of what was only refused (those without
                 ``posted_at``) are not given: they are withdrawn, and come again.
-    revived(events)  of these, the ones that are redriven: give all events of their last generation as ``recalled``.
-                Their finished rows are replaced by unfinished ones, and their attempts come again.
+    recalled    all events of the last generation of those that are redriven: their finished rows are replaced by
+                unfinished ones, and their attempts come again.
     causes(events)  what new posts answer: where finished rows of `messages` have the same ``cause_key``, give them as
                 ``answered`` (only answered_twice looks at them).
     keep        called with the frames that several others are made of, so that a job can persist them; by several
@@ -55,7 +55,7 @@ How the definitions are read where they leave room:
 """
 
 from . import asleep
-from .batch import Batch, Keep, advance, causes, revived, strays
+from .batch import Batch, Keep, advance, causes, strays
 from .gold import (
     AGAIN_DAYS,
     MADE_OF,
@@ -89,7 +89,6 @@ __all__ = [
     "depth",
     "latency",
     "outages",
-    "revived",
     "strays",
     "told",
 ]

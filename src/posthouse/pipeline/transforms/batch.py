@@ -200,11 +200,6 @@ def strays(events: DataFrame, carried: DataFrame | None = None) -> DataFrame:
     return new.join(F.broadcast(known.distinct()), on="key", how="left_anti")
 
 
-def revived(events: DataFrame) -> DataFrame:
-    """(key) of messages that are redriven in these events."""
-    return events.where(F.col("event") == "redriven").select(key_of().alias("key")).distinct()
-
-
 def causes(events: DataFrame) -> DataFrame:
     """(node, desk, cause_id, cause_key) of the new posts that answer something."""
     return (

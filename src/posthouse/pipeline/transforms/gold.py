@@ -34,11 +34,11 @@ AGAIN_DAYS = {"outages": AROUND_H // 24}
 
 
 _PARTS = {"levels": OPEN, "standing": OPEN, "covered": NODES, "deadletters": DEAD}
-"""The part that holds all of a table's partials; those of the others are in the parts of their days."""
+"""The only part of some tables' partials. Books are in `open` too, and all others in the parts of their days."""
 
 
 def _of(partials: DataFrame, *tables: str) -> DataFrame:
-    """The partials of some tables; files of parts that have none of them are not read."""
+    """The partials of some tables; of those that have one part, only that is read."""
 
     def own(table: str) -> Column:
         named = F.col("table") == table
@@ -150,9 +150,9 @@ def latency(partials: DataFrame, days: Sequence[dt.date] | None = None) -> DataF
     )  # fmt: skip
 
 
-def _hours(partials: DataFrame, by: tuple[str, ...], since: dt.date | None = None) -> DataFrame:
+def _hours(partials: DataFrame, by: tuple[str, ...]) -> DataFrame:
     """Each mailbox's hours with the messages in it at their end: those of now without what came after."""
-    hours = _from(_of(partials, "hours"), since).groupBy("window", *by).agg(*(_sum(name) for name in HOURLY))
+    hours = _of(partials, "hours").groupBy("window", *by).agg(*(_sum(name) for name in HOURLY))
     now = _of(partials, "levels").groupBy(*by).agg(F.sum("n").alias("now"))
     later = Window.partitionBy(*by).orderBy(F.desc("window")).rowsBetween(Window.unboundedPreceding, -1)
     moved = F.coalesce(F.sum(F.col("posted") - F.col("finished")).over(later), F.lit(0))
@@ -191,15 +191,15 @@ def depth(
         partials = keep(_of(partials, "hours", "peaks", "levels").where(now))
     changed = "posted <> 0 OR finished <> 0 OR refused <> 0 OR full <> 0"
     begun = F.col("level") - F.col("posted") + F.col("finished")
-    boxes = _hours(partials.where(F.col("mailbox") != ""), by, since).where(changed)
+    boxes = _hours(partials.where(F.col("mailbox") != ""), by).where(changed)
     busiest = Window.partitionBy("window", "node", "desk").orderBy(
         F.desc(F.col("posted") + F.col("finished") + F.col("refused")), "mailbox"
     )
     chosen = boxes.withColumn("rank", F.row_number().over(busiest)).where(F.col("rank") <= top).drop("rank")
-    desks = _hours(partials, ("node", "desk"), since).where(changed).withColumn("mailbox", F.lit(""))
+    desks = _hours(partials, ("node", "desk")).where(changed).withColumn("mailbox", F.lit(""))
     return (
         chosen.unionByName(desks)
-        .join(_from(_peaks(partials), since), on=["window", *by], how="left")
+        .join(_peaks(partials), on=["window", *by], how="left")
         .select(
             _day(), "window", *by, "posted", "finished",
             (begun + F.coalesce("rise", F.lit(0))).cast("bigint").alias("depth_max"),
