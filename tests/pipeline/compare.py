@@ -16,6 +16,8 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 from tests.pipeline.oracle import Oracle
 
+from posthouse.pipeline import withdrawn
+
 Row = Mapping[str, Any]
 
 KEY = ("node", "desk", "mailbox", "sender", "message_id", "generation")
@@ -49,9 +51,20 @@ def plain(table: pa.Table) -> list[dict[str, Any]]:
 
 
 def read(lake: Path, name: str) -> list[dict[str, Any]]:
-    """All rows of one of the lake's tables."""
-    stream = QueryBuilder().register("t", DeltaTable(str(lake / name))).execute("select * from t")
-    return plain(pa.RecordBatchReader.from_stream(stream).read_all())
+    """All rows of one of the lake's tables; they are the same for one who leaves out by name what was withdrawn."""
+    table, gone = DeltaTable(str(lake / name)), lake / withdrawn.NAME
+    rows = plain(_all(QueryBuilder().register("t", table), "t"))
+    if name in withdrawn.TOLD and gone.exists():
+        reader = withdrawn.Reader(name, table, DeltaTable(str(gone)))
+        wanted = sorted(map(repr, rows))
+        assert sorted(map(repr, plain(_all(reader, "t")))) == wanted, f"{name}: others hold by name"
+        found = [row for row in plain(_all(reader, reader.source)) if not reader.is_gone(row)]
+        assert sorted(map(repr, found)) == wanted, f"{name}: others are left of what was found"
+    return rows
+
+
+def _all(reader: QueryBuilder | withdrawn.Reader, source: str) -> pa.Table:
+    return pa.RecordBatchReader.from_stream(reader.execute(f"select * from {source}")).read_all()
 
 
 def same(name: str, ours: Iterable[Row], theirs: Iterable[Row], key: Sequence[str], columns: Sequence[str]) -> None:

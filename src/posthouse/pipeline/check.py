@@ -15,6 +15,7 @@ from .lineage import Lineage
 from .offsets import count
 from .schema import IDENTITY
 from .tables import Tables
+from .withdrawn import TOLD
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -87,6 +88,10 @@ def verify_tables(tables: Tables, state: State, plan: Plan | None) -> Iterator[D
     if unique:
         yield "twice", "messages", f"{unique[0]['message_id']} is there {unique[0]['count']} times"
     yield from _verify_attempts(tables, events)
+    for name in TOLD:
+        rows, read = tables.load(name).count(), tables.count(name)
+        if rows != read:
+            yield "mismatch", name, f"there are {rows} rows, and {read} for one who reads them without Spark"
     wanted_posts = messages.where("posted_at IS NOT NULL").count()
     posted = tables.load("books").agg(F.sum("posted")).collect()[0][0] or 0
     if posted != wanted_posts:

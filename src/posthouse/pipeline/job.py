@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import InvalidInput, StoreCorrupt
-from . import bronze, check, cutting, held, intake, ledger, lineage, local, schema, taken
+from . import bronze, check, cutting, held, intake, ledger, lineage, local, schema, taken, withdrawn
 from .bronze import REJECTED, File, Journal, Segment
 from .finding import Finding
 from .ledger import APPEND, REBUILD, RECOMPUTE, Ledger, Plan, State
@@ -106,6 +106,11 @@ class _Made(NamedTuple):
     """The tables are replaced."""
     more: bool
     """What is open is written beside what was."""
+
+    def gone(self) -> list[withdrawn.Gone]:
+        """What is taken out of the tables."""
+        nodes = [withdrawn.Gone(node=node) for node in self.nodes or ()]
+        return [*nodes, *(withdrawn.Gone(None, row["key"], row["generation"]) for row in self.again)]
 
 
 class Job:
@@ -204,7 +209,7 @@ class Job:
                     name = f"node={segment.node}/{segment.name}"
                     raise InvalidInput(f"a run was interrupted, and {name} is gone since: put it back, or rebuild")
             self._under_way = self._total = sum(segment.events for segment in plan.new)
-            if all(self.tables.transaction(name) >= plan.batch for name in ("events", *SILVER)):
+            if all(self.tables.transaction(name) >= plan.batch for name in ("events", *SILVER, withdrawn.NAME)):
                 # Every table has it: only the record lacks it. What it changed is not known any more.
                 self._write_segments(plan)
                 self._conclude(plan, _every_day())
@@ -412,6 +417,7 @@ class Job:
                 doing[name].result()
                 self._reach(name)
             segments.result()
+            self.tables.withdraw(made.gone(), plan.batch, whole=made.whole or "messages" not in plan.versions)
             return dirty.result()
 
     def _conclude(self, plan: Plan, dirty: Sequence[str]) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BadFile, InvalidInput, MissingExtra
-from . import where
+from . import where, withdrawn
 from .schema import IDENTITY
 
 if TYPE_CHECKING:
@@ -114,6 +114,7 @@ class Lake:
     def __init__(self, place: str) -> None:
         self.place = place.rstrip("/") or place
         self._open: dict[str, DeltaTable | None] = {}
+        self._readers: dict[str, withdrawn.Reader] = {}
 
     def tables(self) -> list[str]:
         """The tables that are there."""
@@ -153,18 +154,18 @@ class Lake:
         for column in wanted:
             _known(name, column, types)
         order = [column for column in view.order if column.removeprefix("-") in types]
-        select = ", ".join(where.name(column) for column in wanted)
+        reader = self._reader(name)
+        told = [column for column in reader.told if column not in wanted]
+        select = ", ".join(where.name(column) for column in (*wanted, *told))
         left = selection.limit
         for part in self._parts(name, types, view, selection):
-            sql = f"SELECT {select} FROM t"
+            sql = f"SELECT {select} FROM {reader.source}"
             if conditions or part:
                 sql += " WHERE " + " AND ".join([*conditions, *part])
             if order and (not view.large or left is not None):
                 sql += " ORDER BY " + ", ".join(_ordered(column) for column in order)
-            if left is not None:
-                sql += f" LIMIT {left:d}"
-            for row in self._query(name, sql):
-                yield row
+            for row in self._first(name, sql, left):
+                yield {column: row[column] for column in wanted} if told else row
                 if left is not None:
                     left -= 1
             if left == 0:
@@ -285,6 +286,20 @@ class Lake:
             yield [f"{where.name(column)} IN ({', '.join(as_sql)})"]
             size *= 2
 
+    def _first(self, name: str, sql: str, limit: int | None) -> Iterator[Row]:
+        """So many rows of the table's source that hold, or all of them."""
+        reader = self._reader(name)
+        if limit is None:
+            yield from (row for row in self._query(name, sql) if not reader.is_gone(row))
+            return
+        # Hardly ever is one of the first rows gone.
+        for spare in (min(_SPARE, reader.spare), reader.spare):
+            found = list(self._query(name, f"{sql} LIMIT {limit + spare:d}"))
+            kept = [row for row in found if not reader.is_gone(row)]
+            if len(kept) >= limit or len(found) < limit + spare:
+                break
+        yield from kept[:limit]
+
     def _query(self, name: str, sql: str) -> Iterator[Row]:
         for batch in self._batches(name, sql):
             names = batch.schema.names
@@ -294,14 +309,19 @@ class Lake:
 
     def _batches(self, name: str, sql: str) -> Iterator[Any]:
         """What a query gives, piece by piece. No pyarrow: to load it takes longer than most answers."""
-        from deltalake import QueryBuilder
-
-        table = self._need(name)
+        reader = self._reader(name)
         try:
-            yield from QueryBuilder(READING).register("t", table).execute(sql)
+            yield from reader.execute(sql)
         # The reader has no exception of its own: whatever it is, the file is to blame.
         except Exception as error:
             raise BadFile(f"the table {name} of {self.place} cannot be read: {_first_line(error)}") from error
+
+    def _reader(self, name: str) -> withdrawn.Reader:
+        if name not in self._readers:
+            table = self._need(name)
+            gone = self._opened(withdrawn.NAME) if name in withdrawn.TOLD else None
+            self._readers[name] = withdrawn.Reader(name, table, gone)
+        return self._readers[name]
 
     def _need(self, name: str) -> DeltaTable:
         table = self._table(name)
@@ -317,6 +337,9 @@ class Lake:
             near = difflib.get_close_matches(name, VIEWS, n=1)
             hint = f"did you mean {near[0]}?" if near else "there are " + ", ".join(VIEWS)
             raise InvalidInput(f"no table {name[:60]!r}; {hint}")
+        return self._opened(name)
+
+    def _opened(self, name: str) -> DeltaTable | None:
         if name not in self._open:
             try:
                 from deltalake import DeltaTable
@@ -333,8 +356,8 @@ class Lake:
 
 
 _HOUR = 3_600_000_000
-READING = {"datafusion.execution.parquet.pushdown_filters": "true"}
-"""Columns of rows that a condition leaves out are not read."""
+_SPARE = 10
+"""Rows beyond those that are wanted, in case that some of them are gone."""
 
 
 def _conditions(name: str, view: View, selection: Selection, types: Mapping[str, str]) -> list[str]:

@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 SCHEMA_VERSION = 2
+APP_ID = "posthouse-books"
+"""Whose transactions a table counts: each batch is one, with its number."""
 
 OPEN = "open"
 """The part that holds what may still change."""

@@ -21,9 +21,17 @@ if TYPE_CHECKING:
 FOLDER = "_scratch"
 
 
-def together(frame: DataFrame) -> DataFrame:
-    """The same rows in no more pieces than a shuffle makes: what is put together of many frames has many more."""
-    return frame.coalesce(int(frame.sparkSession.conf.get("spark.sql.shuffle.partitions", "200") or "200"))
+BUSY = 8
+"""Tasks that rows are not joined into fewer than: so many cores have work."""
+
+
+def together(frame: DataFrame, joined: int = 1) -> DataFrame:
+    """The same rows in no more pieces than a shuffle makes: what is put together of many frames has many more.
+
+    Of a large batch so many of those pieces are ``joined`` into one.
+    """
+    pieces = int(frame.sparkSession.conf.get("spark.sql.shuffle.partitions", "200") or "200")
+    return frame.coalesce(max(pieces // joined, min(pieces, BUSY)))
 
 
 class Scratch:

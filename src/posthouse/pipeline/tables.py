@@ -14,28 +14,30 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import StoreCorrupt
-from . import schema, where
+from . import schema, where, withdrawn
 from .bronze import INSTANT_MAX, REJECTED, Segment
 from .intake import Piece
-from .lake import READING
 from .ledger import Ledger, Plan
+from .schema import APP_ID
 from .scratch import together
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
-APP_ID = "posthouse-books"
 FILES = "files"
 """The part of the anomalies that speaks of files; each batch replaces it."""
 
 SILVER = ("messages", "attempts", "anomalies", "partials", "carried")
 GOLD = ("books", "latency", "depth", "availability", "deadletters", "outages")
-STATE_TABLES = ("events", *SILVER, "segments")
-SORTED = {"messages": "posted_at", "attempts": "lease_offset", "partials": "table"}
-"""Inside a file by this column, so that a reader who asks for the newest, for an offset or for what a table is summed
-of skips most pages. One number is sorted by its bits; the parts, which are files of their own, are written side by
-side."""
+STATE_TABLES = ("events", *SILVER, withdrawn.NAME, "segments")
+SORTED = {"messages": ("posted_at",), "attempts": ("lease_offset",), "partials": ("table", "window")}
+"""Inside a file by these columns, so that a reader who asks for the newest, for an offset or for what some hours of a
+table are summed of skips most pages. One number is sorted by its bits; the parts, which are files of their own, are
+written side by side."""
+JOINED = {"messages": 5, "anomalies": 10, "partials": 10, "carried": 10}
+"""Of a large batch, how many pieces of a shuffle become one file of each part: of what every batch goes through, or
+looks for rows in, few files are opened. The tables that are only appended to are written as they come."""
 STATISTICS = {
     "events": ("offset", "at"),
     "messages": ("posted_at", "first_offset", "last_offset"),
@@ -83,15 +85,27 @@ class Tables:
         Few rows of many are found much sooner without Spark.
         """
         import pyarrow as pa
-        from deltalake import DeltaTable, QueryBuilder
 
-        table = DeltaTable(self._ledger.table(name), version=plan.versions[name])
-        reader = QueryBuilder(READING).register("t", table)
+        reader = self._reader(name, plan.versions)
         asked = f"SELECT {', '.join(map(where.name, schema.TABLES[name].names))} FROM t WHERE "
         found = pa.concat_tables([pa.table(reader.execute(asked + condition)) for condition in conditions])
         # Texts come in a form that Spark does not take.
         plain = [each.with_type(pa.string()) if each.type == pa.string_view() else each for each in found.schema]
         return found.cast(pa.schema(plain))
+
+    def count(self, name: str) -> int:
+        """How many rows a table has for one who reads it without Spark."""
+        (batch,) = self._reader(name).execute("SELECT count(*) FROM t")
+        return int(batch.column(0).to_pylist()[0])
+
+    def _reader(self, name: str, versions: Mapping[str, int] | None = None) -> withdrawn.Reader:
+        from deltalake import DeltaTable
+
+        def opened(each: str) -> DeltaTable:
+            return DeltaTable(self._ledger.table(each), version=None if versions is None else versions[each])
+
+        tells = self._ledger.has(withdrawn.NAME) if versions is None else withdrawn.NAME in versions
+        return withdrawn.Reader(name, opened(name), opened(withdrawn.NAME) if tells else None)
 
     def write(
         self,
@@ -111,9 +125,9 @@ class Tables:
         """
         from pyspark.sql import functions as F
 
-        rows = together(rows)
+        rows = together(rows, JOINED.get(name, 1))
         if name in SORTED:
-            rows = rows.sortWithinPartitions(SORTED[name])
+            rows = rows.sortWithinPartitions(*SORTED[name])
         if stamped:
             # Last, so that the code that Spark makes of the rest is the same for every batch.
             rows = rows.withColumn("batch", F.lit(batch).cast("bigint"))
@@ -189,6 +203,14 @@ class Tables:
         except PySparkException:
             # Then nothing is left to take out; whatever else it was comes again.
             self._spark().sql(asked).collect()
+
+    def withdraw(self, gone: Sequence[withdrawn.Gone], batch: int, *, whole: bool) -> None:
+        """Tell what a batch took out of the tables, once it has written them all.
+
+        A lake that was written before this was told goes without until it is rebuilt.
+        """
+        if whole or self._ledger.has(withdrawn.NAME):
+            withdrawn.record(self._ledger.table(withdrawn.NAME), gone, batch, whole=whole)
 
     @contextlib.contextmanager
     def _indexed(self, name: str) -> Iterator[None]:

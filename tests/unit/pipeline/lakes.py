@@ -10,8 +10,9 @@ from typing import Any
 
 import pyarrow as pa
 from deltalake import write_deltalake
+from deltalake.transaction import CommitProperties, Transaction
 
-from posthouse.pipeline.schema import TABLES, WAITS
+from posthouse.pipeline.schema import APP_ID, TABLES, WAITS
 
 START = datetime.datetime(2026, 3, 1, tzinfo=datetime.UTC)
 _TYPES = {
@@ -42,11 +43,16 @@ def schema(name: str) -> pa.Schema:
     return pa.schema([(column.name, arrow_type(column.type)) for column in TABLES[name].columns])
 
 
-def write(lake: Path, name: str, rows: Iterable[Mapping[str, Any]], mode: str = "append") -> None:
-    """Add rows to a table; what a row leaves out is null."""
+def write(
+    lake: Path, name: str, rows: Iterable[Mapping[str, Any]], mode: str = "append", batch: int | None = None
+) -> None:
+    """Add rows to a table, as a batch if it is given; what a row leaves out is null."""
     names = TABLES[name].names
     data = pa.Table.from_pylist([{column: row.get(column) for column in names} for row in rows], schema(name))
-    write_deltalake(lake / name, data, partition_by=list(TABLES[name].partitions), mode=mode)  # type: ignore[call-overload]
+    once = None if batch is None else CommitProperties(app_transactions=[Transaction(APP_ID, batch)])
+    write_deltalake(  # type: ignore[call-overload]
+        lake / name, data, partition_by=list(TABLES[name].partitions), mode=mode, commit_properties=once
+    )
 
 
 def message(id: str, minute: float = 0, **values: Any) -> dict[str, Any]:

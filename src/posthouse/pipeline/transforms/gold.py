@@ -35,6 +35,8 @@ AGAIN_DAYS = {"outages": AROUND_H // 24}
 
 _PARTS = {"levels": OPEN, "standing": OPEN, "covered": NODES, "deadletters": DEAD}
 """The only part of some tables' partials. Books are in `open` too, and all others in the parts of their days."""
+_LEVELS = ("part", "table", "window", "node", "desk", "mailbox", "n", *HOURLY)
+"""What the levels of mailboxes by hour are made of."""
 
 
 def _of(partials: DataFrame, *tables: str) -> DataFrame:
@@ -188,7 +190,9 @@ def depth(
     by = ("node", "desk", "mailbox")
     if since is not None:
         now = F.col("window").isNull() | (F.col("window") >= F.lit(since))
-        partials = keep(_of(partials, "hours", "peaks", "levels").where(now))
+        partials = keep(
+            _of(partials, "hours", "peaks", "levels").where(now).select(*_LEVELS, "measure", "peak", "since")
+        )
     changed = "posted <> 0 OR finished <> 0 OR refused <> 0 OR full <> 0"
     begun = F.col("level") - F.col("posted") + F.col("finished")
     boxes = _hours(partials.where(F.col("mailbox") != ""), by).where(changed)
@@ -308,7 +312,7 @@ def outages(
     suspects = failures.groupBy("window", "who").agg(enough.alias("enough")).where("enough").select("who")
     if known is not None:
         suspects = suspects.unionByName(_from(known, since).select(F.xxhash64(*target).alias("who")))
-    partials = _of(partials, "hours", "levels").withColumn("who", F.xxhash64(*target))
+    partials = _of(partials, "hours", "levels").select(*_LEVELS).withColumn("who", F.xxhash64(*target))
     partials = keep(partials.join(F.broadcast(suspects.distinct()), on="who", how="left_semi").drop("who"))
     number = (F.unix_micros("window") / 3_600_000_000).cast("bigint")
     before = Window.partitionBy(*target).orderBy("h").rangeBetween(-AROUND_H, -1)
