@@ -31,7 +31,12 @@ FILES = "files"
 SILVER = ("messages", "attempts", "anomalies", "partials", "carried")
 GOLD = ("books", "latency", "depth", "availability", "deadletters", "outages")
 STATE_TABLES = ("events", *SILVER, withdrawn.NAME, "segments")
-SORTED = {"messages": ("posted_at",), "attempts": ("lease_offset",), "partials": ("table", "window")}
+SORTED = {
+    "messages": ("posted_at",),
+    "attempts": ("lease_offset",),
+    "partials": ("table", "window"),
+    "carried": ("role",),
+}
 """Inside a file by these columns, so that a reader who asks for the newest, for an offset or for what some hours of a
 table are summed of skips most pages. One number is sorted by its bits; the parts, which are files of their own, are
 written side by side."""

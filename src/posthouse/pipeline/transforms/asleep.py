@@ -83,22 +83,24 @@ def awake(events: DataFrame, stored: DataFrame, messages: DataFrame) -> DataFram
     """
     box = box_of().alias("box")
     orphans = messages.where((F.col("part") == OPEN) & F.col("orphan"))
-    started = events.where(F.col("event") == "started").select("node", F.lit(True).alias("is_started")).distinct()
+    started = events.where(F.col("event") == "started").select("node").distinct()
     answers = causes(events).select("node", "desk", "cause_id", F.lit(True).alias("is_answered"))
     now = events.groupBy("node").agg(F.max_by(F.unix_micros("at"), "offset").alias("now"))
     nodes = stored.where((F.col("part") == MORE) & (F.col("role") == "node"))
     then = nodes.select("node", F.unix_micros("at").alias("then"))
     passes = F.unix_micros("expires_at") + GRACE_US
     passed = (F.col("now") >= passes) != (F.col("then") >= passes)
-    # All of the open set is read once for this.
+    begun = stored.select("node", box).join(F.broadcast(started), on="node", how="left_semi")
+    # Of most rows no more than that is read: they lie by their roles.
     roused = (
-        stored.select("role", "node", "desk", "cause_id", "expires_at", box)
-        .join(F.broadcast(started), on="node", how="left")
+        stored.where(F.col("role") == "message")
+        .select("node", "desk", "cause_id", "expires_at", box)
         .join(F.broadcast(now.join(then, on="node", how="inner")), on="node", how="left")
         .join(F.broadcast(answers), on=["node", "desk", "cause_id"], how="left")
-        .where(F.col("is_started") | (F.col("role") == "message") & (F.col("is_answered") | passed))
+        .where(F.col("is_answered") | passed)
     )
-    boxes = reduce(DataFrame.unionByName, (events.select(box), orphans.select(box), roused.select("box")))
+    named = (events.select(box), orphans.select(box), begun.select("box"), roused.select("box"))
+    boxes = reduce(DataFrame.unionByName, named)
     none = F.lit(None).cast("bigint")
     keys = told(events).select(none.alias("box"), "key")
     return boxes.select("box", none.alias("key")).unionByName(keys).distinct()
