@@ -63,9 +63,10 @@ def advance(
     if before is not None:
         minus = before.groupBy("part", "node").agg((-F.count("*")).cast("bigint").alias("n"))
         sums = sums.unionByName(minus)
+    sums = sums.withColumns({"table": F.lit("books"), "window": F.lit(None).cast("timestamp")})
     still = about.join(messages.where(F.col("part") == OPEN).select(*KEY), on=list(KEY), how="left_semi")
     return SimpleNamespace(
-        messages=messages, attempts=attempts, anomalies=anomalies, partials=sums.withColumn("table", F.lit("books")),
+        messages=messages, attempts=attempts, anomalies=anomalies, partials=sums,
         carried=still.select(*contract.NAMES, F.lit("message").alias("role")),
     )  # fmt: skip
 

@@ -34,7 +34,9 @@ def house(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path
 def test_every_table_is_read_as_spark_reads_it(spark: SparkSession, house: Path) -> None:
     lake = Lake(str(house / "lake"))
     for name in VIEWS:
-        if name == "replays":
+        if name in ("replays", "restores"):
+            # Nothing was tried, and no store was restored.
+            assert name not in lake.tables()
             continue
         frame = spark.read.format("delta").load(str(house / "lake" / name))
         rows = list(lake.rows(name))
@@ -85,7 +87,7 @@ def test_files_are_laid_out_so_that_little_is_read(house: Path) -> None:
             with pq.ParquetFile(path) as file:
                 ids = file.schema_arrow.names.index("message_id")
                 filters = [file.metadata.row_group(n).column(ids) for n in range(file.num_row_groups)]
-                assert all((group.bloom_filter_offset is not None) == (name == "messages") for group in filters), path
+                assert name != "messages" or all(group.bloom_filter_offset is not None for group in filters), path
                 by = "posted_at" if name == "messages" else "lease_offset"
                 found = file.read(columns=[by]).column(by).drop_null().to_pylist()
                 assert found == sorted(found), path
