@@ -52,15 +52,19 @@ def plain(table: pa.Table) -> list[dict[str, Any]]:
 
 def read(lake: Path, name: str) -> list[dict[str, Any]]:
     """All rows of one of the lake's tables; they are the same for one who leaves out by name what was withdrawn."""
-    table, gone = DeltaTable(str(lake / name)), lake / withdrawn.NAME
-    rows = plain(_all(QueryBuilder().register("t", table), "t"))
-    if name in withdrawn.TOLD and gone.exists():
-        reader = withdrawn.Reader(name, table, DeltaTable(str(gone)))
+    rows = plain(_all(QueryBuilder().register("t", DeltaTable(str(lake / name))), "t"))
+    if name in withdrawn.TOLD and (lake / withdrawn.NAME).exists():
+        reader = by_name(lake, name)
         wanted = sorted(map(repr, rows))
         assert sorted(map(repr, plain(_all(reader, "t")))) == wanted, f"{name}: others hold by name"
         found = [row for row in plain(_all(reader, reader.source)) if not reader.is_gone(row)]
         assert sorted(map(repr, found)) == wanted, f"{name}: others are left of what was found"
     return rows
+
+
+def by_name(lake: Path, name: str) -> withdrawn.Reader:
+    """The reader of a table that knows by name what was taken out of it, if something was: then its source is not t."""
+    return withdrawn.Reader(name, *(DeltaTable(str(lake / each)) for each in (name, withdrawn.NAME)))
 
 
 def _all(reader: QueryBuilder | withdrawn.Reader, source: str) -> pa.Table:

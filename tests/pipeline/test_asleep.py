@@ -50,6 +50,7 @@ def turns(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> list
                 patch.setattr(job, "ASLEEP_MIN", least)
                 assert not Job(str(lake), lambda: spark).run(str(journal)).late
             check(journal, parts)
+            assert compare.by_name(parts, "messages").source == ("kept" if found else "t")
             wanted = carried(spark, whole)
             assert (wanted.size.marks, wanted.size.rows) == (0, len(wanted.rows))
             found.append(Turn(*carried(spark, parts), wanted.rows))

@@ -93,6 +93,7 @@ def judge(spark: SparkSession, nodes: list[list[dict[str, Any]]]) -> None:
         fill(journal)
         assert job.run(str(journal)).late
         check(journal, lake)
+        assert compare.by_name(lake, "attempts").source == "kept"
 
 
 def judge_in_turns(spark: SparkSession, nodes: list[list[dict[str, Any]]], cut: int) -> list[bool]:

@@ -6,7 +6,8 @@ A batch goes through stages: planned → events → messages → attempts → an
 committed, and at the end of a run the derived tables. Every write carries the batch's number (Delta's txnAppId and
 txnVersion), so doing a batch again after a kill at any stage writes only what is missing; what the batch starts from
 is read at the versions that its plan recorded. Finished rows that come again are taken out just before messages are
-written: those of batches before, so that this too may be done again.
+written: those of batches before, so that this too may be done again. When all tables have the batch, ``withdrawn`` is
+told what was taken out of them.
 """
 
 from __future__ import annotations
@@ -209,7 +210,8 @@ class Job:
                     name = f"node={segment.node}/{segment.name}"
                     raise InvalidInput(f"a run was interrupted, and {name} is gone since: put it back, or rebuild")
             self._under_way = self._total = sum(segment.events for segment in plan.new)
-            if all(self.tables.transaction(name) >= plan.batch for name in ("events", *SILVER, withdrawn.NAME)):
+            told = [withdrawn.NAME] if self.ledger.has(withdrawn.NAME) else []
+            if all(self.tables.transaction(name) >= plan.batch for name in ("events", *SILVER, *told)):
                 # Every table has it: only the record lacks it. What it changed is not known any more.
                 self._write_segments(plan)
                 self._conclude(plan, _every_day())
@@ -417,7 +419,7 @@ class Job:
                 doing[name].result()
                 self._reach(name)
             segments.result()
-            self.tables.withdraw(made.gone(), plan.batch, whole=made.whole or "messages" not in plan.versions)
+            self.tables.tell_withdrawn(made.gone(), plan.batch, whole=made.whole or "messages" not in plan.versions)
             return dirty.result()
 
     def _conclude(self, plan: Plan, dirty: Sequence[str]) -> None:

@@ -289,8 +289,9 @@ class Lake:
     def _first(self, name: str, sql: str, limit: int | None) -> Iterator[Row]:
         """So many rows of the table's source that hold, or all of them."""
         reader = self._reader(name)
-        if limit is None:
-            yield from (row for row in self._query(name, sql) if not reader.is_gone(row))
+        if limit is None or not reader.spare:
+            limited = sql if limit is None else f"{sql} LIMIT {limit:d}"
+            yield from (row for row in self._query(name, limited) if not reader.is_gone(row))
             return
         # Hardly ever is one of the first rows gone.
         for spare in (min(_SPARE, reader.spare), reader.spare):

@@ -37,12 +37,12 @@ SORTED = {
     "partials": ("table", "window"),
     "carried": ("role",),
 }
-"""Inside a file by these columns, so that a reader who asks for the newest, for an offset or for what some hours of a
-table are summed of skips most pages. One number is sorted by its bits; the parts, which are files of their own, are
-written side by side."""
+"""Inside a file by these columns, so that a reader who asks for the newest, for an offset, for what some hours of a
+table are summed of or for one role skips most pages. A number alone, which the long ones have, is sorted by its bits;
+the parts, which are files of their own, are written side by side."""
 JOINED = {"messages": 5, "anomalies": 10, "partials": 10, "carried": 10}
 """Of a large batch, how many pieces of a shuffle become one file of each part: of what every batch goes through, or
-looks for rows in, few files are opened. The tables that are only appended to are written as they come."""
+looks for rows in, few files are opened. All other tables are written as they come."""
 STATISTICS = {
     "events": ("offset", "at"),
     "messages": ("posted_at", "first_offset", "last_offset"),
@@ -209,10 +209,10 @@ class Tables:
             # Then nothing is left to take out; whatever else it was comes again.
             self._spark().sql(asked).collect()
 
-    def withdraw(self, gone: Sequence[withdrawn.Gone], batch: int, *, whole: bool) -> None:
+    def tell_withdrawn(self, gone: Sequence[withdrawn.Gone], batch: int, *, whole: bool) -> None:
         """Tell what a batch took out of the tables, once it has written them all.
 
-        A lake that was written before this was told goes without until it is rebuilt.
+        A lake that was written before this was told goes without until its tables are replaced.
         """
         if whole or self._ledger.has(withdrawn.NAME):
             withdrawn.record(self._ledger.table(withdrawn.NAME), gone, batch, whole=whole)
@@ -257,10 +257,15 @@ class Tables:
     def transaction(self, name: str) -> int:
         """The last batch that a table has."""
         from deltalake import DeltaTable
+        from deltalake.exceptions import TableNotFoundError
 
         if not self._ledger.has(name):
             return 0
-        return int(DeltaTable(self._ledger.table(name)).transaction_version(APP_ID) or 0)
+        try:
+            return int(DeltaTable(self._ledger.table(name)).transaction_version(APP_ID) or 0)
+        except TableNotFoundError:
+            # Its first write was killed before it was done.
+            return 0
 
     def counts(self, name: str, plan: Plan) -> dict[str, int]:
         """About how many rows each part of a table had when a batch was planned: what its log tells, if it does."""

@@ -44,12 +44,16 @@ class Gone(NamedTuple):
 
 
 def record(place: str, gone: Sequence[Gone], batch: int, *, whole: bool) -> None:
-    """Tell what a batch took out, once; ``whole`` if the tables were replaced, and nothing is left of those before."""
+    """Tell what a batch took out, once; ``whole`` if the tables were replaced, and nothing is left of those before.
+
+    Where the batch before was not told, this one is not either: then the table is of no use until they are replaced.
+    """
     import pyarrow as pa
     from deltalake import DeltaTable, write_deltalake
     from deltalake.transaction import CommitProperties, Transaction
 
-    if DeltaTable.is_deltatable(place) and (DeltaTable(place).transaction_version(APP_ID) or 0) >= batch:
+    reached = DeltaTable(place).transaction_version(APP_ID) or 0 if DeltaTable.is_deltatable(place) else 0
+    if reached >= batch or not (whole or reached == batch - 1):
         return
     types = {"node": pa.string(), "key": pa.int64(), "generation": pa.int32()}
     columns = {name: pa.array([getattr(each, name) for each in gone], kind) for name, kind in types.items()}
@@ -73,11 +77,16 @@ class Reader:
         """How many such rows there may be."""
         self._until: dict[tuple[int, int], int] = {}
         self._builder = QueryBuilder(READING)
-        if gone is None or not _helps(table, gone):
-            self._builder.register("t", table)
-        else:
-            self._builder.register("every", _as_written(table)).register(NAME, gone)
-            self._leave_out(name == KEYED)
+        if gone is not None and _helps(table, gone):
+            try:
+                self._builder.register("every", _as_written(table)).register(NAME, gone)
+                self._leave_out(name == KEYED)
+                return
+            # The package has no exception of its own. The table itself may be sound.
+            except Exception:
+                self.source, self.told, self.spare, self._until = "t", (), 0, {}
+                self._builder = QueryBuilder(READING)
+        self._builder.register("t", table)
 
     def execute(self, sql: str) -> Any:
         """The answer, piece by piece."""
@@ -99,7 +108,8 @@ class Reader:
                 elif keyed:
                     self._until[key, generation] = until
                     self.spare += times
-        of_nodes = _reached("every.node", nodes) if nodes else "TRUE"
+        told = " ".join(f"WHEN {node} THEN {until}" for node, until in nodes.items())
+        of_nodes = f"batch >= CASE node {told} ELSE 0 END" if nodes else "TRUE"
         self.execute(f"CREATE VIEW kept AS SELECT * FROM every WHERE {of_nodes}")
         if self.spare <= FEW:
             self.source, self.told = "kept", ("key", "generation", "batch") if self._until else ()
@@ -113,17 +123,12 @@ class Reader:
         self.execute(f"CREATE VIEW t AS SELECT every.* FROM {without if keyed else 'every'} WHERE {of_nodes}")
 
 
-def _reached(column: str, batches: Mapping[str, int]) -> str:
-    """A condition: the row's batch is at least the one that is told for the value of a column, if one is."""
-    told = " ".join(f"WHEN {value} THEN {batch}" for value, batch in batches.items())
-    return f"batch >= CASE {column} {told} ELSE 0 END"
-
-
 def _helps(table: DeltaTable, gone: DeltaTable) -> bool:
     """Whether something was taken out, all of it is told, and files may be named by their full paths."""
     if urlsplit(table.table_uri).scheme not in ("", "file"):
         return False
-    if table.transaction_version(APP_ID) != gone.transaction_version(APP_ID):
+    reached = table.transaction_version(APP_ID)
+    if reached is None or reached != gone.transaction_version(APP_ID):
         return False
     return any(gone.get_add_actions(flatten=True).column("num_records").to_pylist())
 

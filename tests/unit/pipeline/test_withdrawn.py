@@ -99,6 +99,36 @@ def test_a_batch_is_told_once_and_a_table_that_is_replaced_lacks_nothing(lake: P
     assert [row["message_id"] for row in Lake(str(lake)).rows("messages")] == ["m0"]
 
 
+def test_what_was_not_told_once_is_not_told_any_more_until_the_tables_are_replaced(lake: Path) -> None:
+    """As where a program that knows nothing of it wrote the fourth batch."""
+    write(lake, "messages", [message("m2", 2, key=2, generation=1, batch=4)], batch=4)
+    write(lake, "messages", [message("m9", 9, key=9, generation=1, batch=5)], batch=5)
+    told(lake, [], 5)
+    table, gone = (DeltaTable(str(lake / name)) for name in ("messages", withdrawn.NAME))
+    assert gone.transaction_version(APP_ID) == 3
+    assert Reader("messages", table, gone).source == "t"
+    told(lake, [], 5, whole=True)
+    assert DeltaTable(str(lake / withdrawn.NAME)).transaction_version(APP_ID) == 5
+
+
+def test_where_it_cannot_be_read_the_table_still_can(lake: Path) -> None:
+    for file in (lake / withdrawn.NAME).glob("*.parquet"):
+        file.unlink()
+    assert Lake(str(lake)).count("messages") == 9
+
+
+def test_rows_come_as_they_are_read_where_nothing_can_be_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A limit of millions is not gathered first."""
+    write(tmp_path, "messages", [message(f"m{n}", n, key=n, generation=1, batch=1) for n in range(4)], batch=1)
+    books, seen = Lake(str(tmp_path)), []
+    query = books._query
+    monkeypatch.setattr(books, "_query", lambda name, sql: (seen.append(row) or row for row in query(name, sql)))
+    rows = books.rows("messages", Selection(limit=3))
+    next(rows)
+    assert len(seen) == 1
+    assert len(list(rows)) == 2
+
+
 def test_a_lake_that_does_not_tell_is_read_as_it_is(tmp_path: Path) -> None:
     write(tmp_path, "messages", [message("m0", 0, key=0, generation=1, batch=1)], batch=1)
     assert Lake(str(tmp_path)).count("messages") == 1
