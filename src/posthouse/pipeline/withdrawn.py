@@ -79,9 +79,9 @@ class Reader:
         self._builder = QueryBuilder(READING)
         if gone is not None and _helps(table, gone):
             try:
-                self._builder.register("every", _as_written(table)).register(NAME, gone)
-                self._leave_out(name == KEYED)
-                return
+                self._builder.register(NAME, gone)
+                if self._leave_out(table, name == KEYED):
+                    return
             # The package has no exception of its own. The table itself may be sound.
             except Exception:
                 self.source, self.told, self.spare, self._until = "t", (), 0, {}
@@ -96,7 +96,8 @@ class Reader:
         """Whether a row of ``source`` was taken out."""
         return bool(self._until) and row["batch"] < self._until.get((row["key"], row["generation"]), 0)
 
-    def _leave_out(self, keyed: bool) -> None:
+    def _leave_out(self, table: DeltaTable, keyed: bool) -> bool:
+        """Whether something of this table was taken out; then there is a ``t`` without it."""
         nodes: dict[str, int] = {}
         asked = f"SELECT node, key, generation, max(batch), count(*) FROM {NAME} GROUP BY node, key, generation"
         for batch in self.execute(asked):
@@ -108,6 +109,9 @@ class Reader:
                 elif keyed:
                     self._until[key, generation] = until
                     self.spare += times
+        if not nodes and not self._until:
+            return False
+        self._builder.register("every", _as_written(table))
         told = " ".join(f"WHEN {node} THEN {until}" for node, until in nodes.items())
         of_nodes = f"batch >= CASE node {told} ELSE 0 END" if nodes else "TRUE"
         self.execute(f"CREATE VIEW kept AS SELECT * FROM every WHERE {of_nodes}")
@@ -121,6 +125,7 @@ class Reader:
             " AND every.batch < gone.batch"
         )
         self.execute(f"CREATE VIEW t AS SELECT every.* FROM {without if keyed else 'every'} WHERE {of_nodes}")
+        return True
 
 
 def _helps(table: DeltaTable, gone: DeltaTable) -> bool:
