@@ -114,8 +114,8 @@ class Reader:
         self._builder.register("every", _as_written(table))
         told = " ".join(f"WHEN {node} THEN {until}" for node, until in nodes.items())
         of_nodes = f"batch >= CASE node {told} ELSE 0 END" if nodes else "TRUE"
-        self.execute(f"CREATE VIEW kept AS SELECT * FROM every WHERE {of_nodes}")
         if self.spare <= FEW:
+            self.execute(f"CREATE VIEW kept AS SELECT * FROM every WHERE {of_nodes}")
             self.source, self.told = "kept", ("key", "generation", "batch") if self._until else ()
         else:
             self._until, self.spare = {}, 0
