@@ -153,18 +153,14 @@ class Lake:
         wanted = list(selection.columns) or list(types)
         for column in wanted:
             _known(name, column, types)
-        order = [column for column in view.order if column.removeprefix("-") in types]
+        ordered = selection.limit is not None or not view.large
+        order = [column for column in view.order if ordered and column.removeprefix("-") in types]
         reader = self._reader(name)
         told = [column for column in reader.told if column not in wanted]
         select = ", ".join(where.name(column) for column in (*wanted, *told))
         left = selection.limit
         for part in self._parts(name, types, view, selection):
-            sql = f"SELECT {select} FROM {reader.source}"
-            if conditions or part:
-                sql += " WHERE " + " AND ".join([*conditions, *part])
-            if order and (not view.large or left is not None):
-                sql += " ORDER BY " + ", ".join(_ordered(column) for column in order)
-            for row in self._first(name, sql, left):
+            for row in self._ask(name, select, [*conditions, *part], order, left):
                 yield {column: row[column] for column in wanted} if told else row
                 if left is not None:
                     left -= 1
@@ -174,8 +170,7 @@ class Lake:
     def count(self, name: str, selection: Selection = Selection()) -> int:  # noqa: B008
         """How many rows are selected."""
         conditions = _conditions(name, VIEWS[name], selection, self.columns(name))
-        sql = "SELECT count(*) AS n FROM t" + (" WHERE " + " AND ".join(conditions) if conditions else "")
-        (row,) = self._query(name, sql)
+        (row,) = self._query(name, "SELECT count(*) AS n FROM t" + _where(conditions))
         return int(row["n"])
 
     def totals(self, name: str, by: Sequence[str], selection: Selection = Selection()) -> list[Row]:  # noqa: B008
@@ -185,9 +180,7 @@ class Lake:
             _known(name, column, types)
         conditions = _conditions(name, VIEWS[name], selection, types)
         names = ", ".join(where.name(column) for column in by)
-        sql = f"SELECT {names}, count(*) AS n FROM t"
-        if conditions:
-            sql += " WHERE " + " AND ".join(conditions)
+        sql = f"SELECT {names}, count(*) AS n FROM t" + _where(conditions)
         return list(self._query(name, f"{sql} GROUP BY {names} ORDER BY n DESC, {names}"))
 
     def sums(
@@ -204,7 +197,7 @@ class Lake:
         conditions = _conditions(name, VIEWS[name], selection, types)
         names = ", ".join(where.name(column) for column in by)
         added = ", ".join(f"sum({where.name(column)}) AS {where.name(column)}" for column in of)
-        sql = f"SELECT {names}, {added} FROM t" + (" WHERE " + " AND ".join(conditions) if conditions else "")
+        sql = f"SELECT {names}, {added} FROM t" + _where(conditions)
         return list(self._query(name, f"{sql} GROUP BY {names} ORDER BY {names}"))
 
     def message(self, id: str, equal: Mapping[str, str] | None = None) -> list[Row]:
@@ -276,30 +269,47 @@ class Lake:
             return
         column = partitioned[0]
         values = self.parts(name)
-        size = 1 if selection.limit is not None else 16
-        while values:
-            taken, values = values[:size], values[size:]
+        done, size = 0, 1 if selection.limit is not None else 16
+        while done < len(values):
+            taken = values[done : done + max(size, done)]
             as_sql = [
                 f"arrow_cast({where.literal(value)}, 'Date32')" if types[column] == "date" else where.literal(value)
                 for value in taken
             ]
             yield [f"{where.name(column)} IN ({', '.join(as_sql)})"]
-            size *= 2
+            done += len(taken)
 
-    def _first(self, name: str, sql: str, limit: int | None) -> Iterator[Row]:
+    def _ask(self, name: str, select: str, conditions: list[str], order: list[str], limit: int | None) -> Iterator[Row]:
         """So many rows of the table's source that hold, or all of them."""
         reader = self._reader(name)
+        sql = f"SELECT {select} FROM {reader.source}"
         if limit is None or not reader.spare:
-            limited = sql if limit is None else f"{sql} LIMIT {limit:d}"
-            yield from (row for row in self._query(name, limited) if not reader.is_gone(row))
+            asked = self._query(name, sql + self._rest(name, conditions, order, limit))
+            yield from (row for row in asked if not reader.is_gone(row))
             return
         # Hardly ever is one of the first rows gone.
         for spare in (min(_SPARE, reader.spare), reader.spare):
-            found = list(self._query(name, f"{sql} LIMIT {limit + spare:d}"))
+            found = list(self._query(name, sql + self._rest(name, conditions, order, limit + spare)))
             kept = [row for row in found if not reader.is_gone(row)]
             if len(kept) >= limit or len(found) < limit + spare:
                 break
         yield from kept[:limit]
+
+    def _rest(self, name: str, conditions: list[str], order: list[str], limit: int | None) -> str:
+        """A query's conditions, order and limit.
+
+        Of a large table the first rows are found by their time alone: then the other columns are read of hardly more
+        than those, and not of all rows for which the conditions hold.
+        """
+        time = VIEWS[name].time
+        if limit and VIEWS[name].large and order[:1] == [f"-{time}"]:
+            first = _where(conditions) + f" ORDER BY {_ordered(order[0])} LIMIT {limit:d}"
+            sql = f"SELECT CAST({where.name(time)} AS BIGINT) AS at FROM {self._reader(name).source}{first}"
+            times = [row["at"] for row in self._query(name, sql)]
+            if len(times) == limit and times[-1] is not None:
+                conditions = [*conditions, f"{where.name(time)} >= {where.instant(times[-1])}"]
+        by = " ORDER BY " + ", ".join(map(_ordered, order)) if order else ""
+        return _where(conditions) + by + ("" if limit is None else f" LIMIT {limit:d}")
 
     def _query(self, name: str, sql: str) -> Iterator[Row]:
         for batch in self._batches(name, sql):
@@ -383,6 +393,10 @@ def _conditions(name: str, view: View, selection: Selection, types: Mapping[str,
     if selection.where.strip():
         found.append(where.condition(selection.where, types))
     return found
+
+
+def _where(conditions: Sequence[str]) -> str:
+    return " WHERE " + " AND ".join(conditions) if conditions else ""
 
 
 def _known(name: str, column: str, types: Mapping[str, str]) -> None:

@@ -53,6 +53,22 @@ def test_what_is_unfinished_and_new_comes_first(lake: Lake) -> None:
     assert sorted(ids(lake)) == ["a", "b", "c", "d"]
 
 
+def test_the_first_rows_are_the_same_whatever_the_limit(tmp_path: Path) -> None:
+    """Also among rows of the same instant, and of none, in one part or in several."""
+    same = [message(f"same-{offset}", 3, first_offset=offset) for offset in (5, 4, 3)]
+    untold = [message(f"untold-{offset}", 3, first_offset=offset, posted_at=None) for offset in (2, 1)]
+    older = [message(f"older-{day}", -1_440 * day) for day in range(1, 6)]
+    write(tmp_path, "messages", [*older, *untold, *same, message("newest", 4)])
+    lake = Lake(str(tmp_path))
+    every = ["newest", "same-5", "same-4", "same-3", "untold-2", "untold-1", *(f"older-{day}" for day in range(1, 6))]
+    for limit in range(len(every) + 2):
+        assert ids(lake, limit=limit) == every[:limit]
+        assert (
+            ids(lake, limit=limit, where="message_id != 'same-4'")
+            == [each for each in every if each != "same-4"][:limit]
+        )
+
+
 def test_rows_are_selected_by_time_desk_kind_and_condition(lake: Lake) -> None:
     assert ids(lake, since=micros(10), limit=9) == ["d", "c", "b"]
     assert ids(lake, until=micros(10), limit=9) == ["a"]
