@@ -303,11 +303,11 @@ class Lake:
         """
         time = VIEWS[name].time
         if limit and VIEWS[name].large and order[:1] == [f"-{time}"]:
-            first = _where(conditions) + f" ORDER BY {_ordered(order[0])} LIMIT {limit:d}"
-            sql = f"SELECT CAST({where.name(time)} AS BIGINT) AS at FROM {self._reader(name).source}{first}"
-            times = [row["at"] for row in self._query(name, sql)]
-            if len(times) == limit and times[-1] is not None:
-                conditions = [*conditions, f"{where.name(time)} >= {where.instant(times[-1])}"]
+            first = f"{_where(conditions)} ORDER BY {_ordered(order[0])} LIMIT {limit:d}"
+            times = f"SELECT CAST({where.name(time)} AS BIGINT) AS at FROM {self._reader(name).source}{first}"
+            (found,) = self._query(name, f"SELECT count(at) AS n, min(at) AS last FROM ({times})")
+            if found["n"] == limit:
+                conditions = [*conditions, f"{where.name(time)} >= {where.instant(found['last'])}"]
         by = " ORDER BY " + ", ".join(map(_ordered, order)) if order else ""
         return _where(conditions) + by + ("" if limit is None else f" LIMIT {limit:d}")
 

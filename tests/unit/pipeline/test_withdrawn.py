@@ -125,7 +125,7 @@ def test_rows_come_as_they_are_read_where_nothing_can_be_gone(tmp_path: Path, mo
     monkeypatch.setattr(books, "_query", lambda name, sql: (seen.append(row) or row for row in query(name, sql)))
     rows = books.rows("messages", Selection(limit=3))
     next(rows)
-    assert len(seen) == 1
+    assert len([row for row in seen if "message_id" in row]) == 1
     assert len(list(rows)) == 2
 
 
