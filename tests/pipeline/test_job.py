@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import orjson
 import pytest
 from tests.pipeline.small import Killed, killer, make_small, tables
 
 from posthouse.errors import InvalidInput, SchemaMismatch, StoreCorrupt, StoreHeld
-from posthouse.pipeline import generate, record
+from posthouse.pipeline import generate, record, sign
 from posthouse.pipeline.job import Job
 
 if TYPE_CHECKING:
@@ -75,13 +78,109 @@ def test_nothing_new_needs_no_spark_and_changes_nothing(made: Path, kept: Path) 
     assert {finding.kind for finding in result.findings} == {"journal_gap", "clock_back", "chain_broken"}
 
 
-def test_two_at_once_are_refused(made: Path, tmp_path: Path) -> None:
+def shared(lake: Path, session: Callable[[], SparkSession], **named: Any) -> Job:
+    """A job as in an object store: what is special about one is its record, and that can be had on a disk."""
+    found = Job(str(lake), session, **named)
+    found.ledger._record = record.TableRecord(found.ledger.place)
+    return found
+
+
+@pytest.mark.parametrize("kind", [Job, shared])
+def test_two_at_once_are_refused(made: Path, tmp_path: Path, kind: Callable[..., Job]) -> None:
     def never() -> SparkSession:
         raise AssertionError("Spark was started")
 
-    first = Job(str(tmp_path), never)
+    first = kind(str(tmp_path), never)
     with first.ledger.alone("run"), pytest.raises(StoreHeld, match=rf"books run \(process {os.getpid()} on"):
-        Job(str(tmp_path), never).run(str(made))
+        kind(str(tmp_path), never).run(str(made))
+
+
+def halved(made: Path, journal: Path) -> Callable[[], None]:
+    """Put the first half of each node's segments into a journal; the second half when it is asked for."""
+
+    def give(wanted: slice) -> None:
+        for node in made.glob("node=*"):
+            (journal / node.name).mkdir(parents=True, exist_ok=True)
+            for path in sorted(node.glob("*.parquet"))[wanted]:
+                shutil.copyfile(path, journal / node.name / path.name)
+
+    give(slice(2))
+    return lambda: give(slice(2, None))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("small")
+def test_in_an_object_store_one_who_is_overtaken_is_refused_and_loses_nothing(
+    spark: SparkSession, made: Path, kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It finds the first plan of another, starts Spark for long, and goes on when that is two batches further."""
+    # As if clocks differed: nobody takes another for alive.
+    monkeypatch.setattr(sign, "SILENT_S", 0.0)
+    lake, journal = tmp_path / "lake", tmp_path / "j"
+    give_rest = halved(made, journal)
+    begun, ended = threading.Event(), threading.Event()
+
+    def slowly() -> SparkSession:
+        begun.set()
+        assert ended.wait(300)
+        return spark
+
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        coming: list[Future[Any]] = []
+
+        def stage(reached: str) -> None:
+            if not coming:
+                assert reached == "planned"
+                coming.append(pool.submit(shared(lake, slowly).run, str(journal)))
+                assert begun.wait(300)
+
+        try:
+            result = shared(lake, lambda: spark, stage=stage, batch_events=500).run(str(journal))
+        finally:
+            ended.set()
+        assert result.batches > 1
+        with pytest.raises(StoreHeld, match="another process is at work on the lake"):
+            coming[0].result()
+    last = shared(lake, lambda: spark)
+    assert (last.ledger.state().batch, last.ledger.plan()) == (result.batches, None)
+    give_rest()
+    last.run(str(journal))
+    assert tables(lake) == tables(kept)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("small")
+def test_in_an_object_store_another_may_do_the_same_batch_at_the_same_time(
+    spark: SparkSession, made: Path, kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of it, while the first has made its rows and is about to write them: then it has nothing left to write."""
+    monkeypatch.setattr(sign, "SILENT_S", 0.0)
+    lake, journal = tmp_path / "lake", tmp_path / "j"
+    give_rest = halved(made, journal)
+    shared(lake, lambda: spark).run(str(journal))
+    give_rest()
+    withdrew: list[Job] = []
+    usual = Job._withdraw
+
+    def withdraw(self: Job, *given: Any) -> None:
+        withdrew.append(self)
+        usual(self, *given)
+
+    monkeypatch.setattr(Job, "_withdraw", withdraw)
+    second = shared(lake, lambda: spark)
+
+    def stage(reached: str) -> None:
+        if reached == "events":
+            second.run(str(journal))
+
+    with pytest.raises(StoreHeld, match="another process is at work on the lake"):
+        shared(lake, lambda: spark, stage=stage).run(str(journal))
+    # What the first had found to take out may be wrong by then.
+    assert withdrew == [second]
+    last = shared(lake, lambda: spark)
+    assert (last.ledger.state().batch, last.ledger.state().gold) == (2, 2)
+    assert last.run(str(journal)).batches == 0
+    assert tables(lake) == tables(kept)
 
 
 @pytest.mark.slow

@@ -300,7 +300,7 @@ class Job:
         if plan.new and journal is None:
             raise InvalidInput(f"the lake {self.ledger.place} has an unfinished batch: run it first")
         new = self._new_events(plan, journal)
-        scratch = Scratch(self.ledger)
+        scratch = Scratch(self.ledger, plan.batch)
         scratch.clear()
         # As the tables were before anything of the batch was written.
         known = () if plan.mode == REBUILD else (name for name in READ_BACK if name in plan.versions)
@@ -400,7 +400,8 @@ class Job:
         """Write the tables of a batch side by side; which days of the derived tables are behind then."""
 
         def put(name: str) -> None:
-            if name == "messages" and made.again:
+            # Once another has done the batch, our scratch may have been cleared away, and what we made of it be wrong.
+            if name == "messages" and made.again and self.tables.transaction(name) < plan.batch:
                 self._withdraw(made.again, plan.batch)
             anew = made.whole or name not in plan.versions or (name == "carried" and not made.more)
             instead = None if made.nodes is None else _of_nodes(made.nodes, name)
@@ -428,7 +429,7 @@ class Job:
         behind = {*self.ledger.state(rebuilding=plan.mode == REBUILD).dirty, *dirty}
         self.ledger.commit(replace(plan.after, dirty=tuple(sorted(behind))))
         self._reach("committed")
-        Scratch(self.ledger).clear()
+        Scratch(self.ledger, plan.batch).clear(done=True)
 
     def _write_segments(self, plan: Plan) -> None:
         """The files of a batch; those that could not be taken in are others each time."""
@@ -563,7 +564,7 @@ class Job:
         if "*" not in state.dirty:
             # Some days of a long history are work for all cores; no more than that.
             events = PARTITION_EVENTS if events > LONG else 0
-        scratch = Scratch(self.ledger)
+        scratch = Scratch(self.ledger, state.batch, derived=True)
         scratch.clear()
         with self._wide(events, SUMMED), ThreadPoolExecutor(max_workers=len(GOLD)) as pool:
             doing = {name: pool.submit(self._derive_one, name, partials, state, scratch.keep) for name in GOLD}
@@ -574,7 +575,7 @@ class Job:
         if wrong:
             raise StoreCorrupt(f"the books do not close in {wrong[0]['window']} {wrong[0]['desk']} {wrong[0]['kind']}")
         self.ledger.commit(replace(state, gold=state.batch, dirty=()))
-        scratch.clear()
+        scratch.clear(done=True)
         self._stage("done")
 
     def _derive_one(self, name: str, partials: DataFrame, state: State, keep: Keep) -> None:

@@ -157,6 +157,11 @@ class Ledger:
         """Record that a batch is in all tables."""
         self._record.write({"state": _plain(state), "plan": None})
 
+    @property
+    def locks(self) -> bool:
+        """Whether ``alone`` keeps others off for certain."""
+        return self._record.locks
+
     def alone(self, doing: str) -> contextlib.AbstractContextManager[None]:
         """Keep others off the lake; StoreHeld names who has it. See ``record`` for object stores."""
         return self._record.alone(doing)

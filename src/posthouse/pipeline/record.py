@@ -1,8 +1,9 @@
 """Where a lake keeps its own record: as files on a disk, as a small Delta table in an object store.
 
 In: documents by name. Out: the same documents, each written as a whole. On a disk a lock keeps others off. An object
-store has none: there every write must follow the version that was read, as Delta's commits do, so that of two who
-are at work on one lake the second to write is refused and changes nothing.
+store has none: there a sign tells others that somebody is at work (``sign``), and should two be so all the same, only
+one can go on. Each has read the record once, when he began, and every write must follow that and his own, as Delta's
+commits do: of two who are at work on one lake, the second to write is refused.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import socket
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
 
 from ..errors import StoreCorrupt, StoreHeld, StoreUnavailable
+from . import sign
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -29,6 +30,9 @@ Document = Mapping[str, Any]
 
 class Record(Protocol):
     """Documents of one lake."""
+
+    locks: bool
+    """Whether ``alone`` keeps others off for certain."""
 
     def read(self, name: str) -> dict[str, Any] | None:
         """A document; None where there is none. StoreCorrupt where it is damaged."""
@@ -45,6 +49,8 @@ class Record(Protocol):
 
 class FileRecord:
     """On a disk: a file for each document, and a lock."""
+
+    locks = True
 
     def __init__(self, root: str, place: str) -> None:
         self._folder = os.path.join(root, FOLDER)
@@ -88,7 +94,7 @@ class FileRecord:
                 holder = os.read(handle, 500).decode(errors="replace").strip() or "another process"
                 raise StoreHeld(f"{holder} is at work on the lake {self._place}") from None
             os.ftruncate(handle, 0)
-            os.pwrite(handle, f"books {doing} (process {os.getpid()} on {socket.gethostname()})".encode(), 0)
+            os.pwrite(handle, sign.who(doing).encode(), 0)
             yield
         finally:
             os.close(handle)
@@ -103,21 +109,28 @@ class FileRecord:
 class TableRecord:
     """In an object store: one Delta table with a row for each document."""
 
+    locks = False
+
     def __init__(self, place: str) -> None:
         self._place = place
         self._table: DeltaTable | None = None
         self._documents: dict[str, str] = {}
+        self._is_alone = False
 
     def read(self, name: str) -> dict[str, Any] | None:
-        """A document as it is now; what is written next must follow this."""
-        self._load()
+        """A document as it is now, and in ``alone`` as it was at the start or was written since.
+
+        What is written next must follow what was read.
+        """
+        if not self._is_alone:
+            self._load()
         text = self._documents.get(name)
         return None if text is None else _document(text.encode(), f"{self._place}/{FOLDER}/{TABLE}: {name}")
 
     def write(self, changes: Mapping[str, Document | None]) -> None:
         """Put and take away in one commit, which must be the next one after what was read."""
         import pyarrow
-        from deltalake import CommitProperties, write_deltalake
+        from deltalake import CommitProperties, DeltaTable, write_deltalake
         from deltalake.exceptions import DeltaError
 
         after = {name: text for name, text in self._documents.items() if name not in changes}
@@ -126,7 +139,8 @@ class TableRecord:
         try:
             if self._table is None:
                 write_deltalake(self._url, rows, mode="error")
-                self._load()
+                # Not as it is by now: another may have gone on already.
+                self._table = DeltaTable(self._url, version=0)
             else:
                 once = CommitProperties(max_commit_retries=0)
                 write_deltalake(self._table, rows, mode="overwrite", commit_properties=once)
@@ -136,8 +150,21 @@ class TableRecord:
 
     @contextlib.contextmanager
     def alone(self, doing: str) -> Iterator[None]:
-        """Nobody can be kept off. Who has read before another wrote is refused when he writes."""
-        yield
+        """Show a sign, and read the record once: whoever is overtaken from here on is refused when he writes."""
+        with sign.Sign(self._place, FOLDER, doing).shown():
+            self._load()
+            self._is_alone = True
+            try:
+                yield
+            except StoreHeld:
+                raise
+            except Exception as error:
+                # Who is overtaken may also miss what the other has cleared away.
+                if self._has_moved():
+                    raise StoreHeld(f"another process has gone on with the lake {self._place}") from error
+                raise
+            finally:
+                self._is_alone = False
 
     def tidy(self) -> None:
         """Remove the versions of more than a week ago."""
@@ -146,6 +173,13 @@ class TableRecord:
             self._table.create_checkpoint()
             self._table.cleanup_metadata()
             self._table.vacuum(retention_hours=168, dry_run=False)
+
+    def _has_moved(self) -> bool:
+        """Whether another wrote since this one read or wrote."""
+        before = None if self._table is None else self._table.version()
+        with contextlib.suppress(StoreUnavailable):
+            self._load()
+        return before != (None if self._table is None else self._table.version())
 
     @property
     def _url(self) -> str:
