@@ -19,7 +19,7 @@ import pytest
 from tests.pipeline.small import Killed, killer, make_small, tables
 
 from posthouse.errors import InvalidInput, SchemaMismatch, StoreCorrupt, StoreHeld
-from posthouse.pipeline import generate, record, sign
+from posthouse.pipeline import generate, job, record, session, sign
 from posthouse.pipeline.job import Job
 
 if TYPE_CHECKING:
@@ -181,6 +181,19 @@ def test_in_an_object_store_another_may_do_the_same_batch_at_the_same_time(
     assert (last.ledger.state().batch, last.ledger.state().gold) == (2, 2)
     assert last.run(str(journal)).batches == 0
     assert tables(lake) == tables(kept)
+
+
+def test_a_setting_that_the_caller_gave_stays_and_what_the_tables_need_is_set(spark: SparkSession) -> None:
+    theirs = spark.newSession()
+    theirs.conf.set("spark.sql.adaptive.enabled", "true")
+    theirs.conf.unset("spark.sql.maxPlanStringLength")
+    theirs.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    job._prepared(theirs)
+    assert theirs.conf.get("spark.sql.adaptive.enabled") == "true"
+    assert theirs.conf.get("spark.sql.maxPlanStringLength") == session.PLANS["spark.sql.maxPlanStringLength"]
+    assert theirs.conf.get("spark.sql.session.timeZone") == "UTC"
+    # Those that a caller gives are there before a job looks, also such that are not Spark's own.
+    assert spark.conf.getAll.keys() >= {*session.PLANS, *session.NEEDED}
 
 
 @pytest.mark.slow

@@ -198,6 +198,27 @@ def test_a_cluster_gives_the_same_tables_though_workers_are_killed_in_mid_job(
     assert rows(lake) == wanted
 
 
+THROUGH_CONNECT = """\
+import sys
+from posthouse.pipeline import session
+from posthouse.pipeline.job import Job
+conf = {"spark.sql.adaptive.enabled": "true", "spark.sql.session.timeZone": "utc"}
+with session.start(session.Settings(remote=sys.argv[1], conf=conf)) as spark:
+    conf = Job(sys.argv[2], lambda: spark).spark.conf.getAll
+    conf = {name: conf[name] for name in {**session.PLANS, **session.NEEDED}}
+    print(*conf.items() - {**session.PLANS, **session.NEEDED}.items())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_through_spark_connect_a_setting_that_the_caller_gives_wins(connect: str, tmp_path: Path) -> None:
+    words = [sys.executable, "-c", THROUGH_CONNECT, connect, str(tmp_path)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2_000:]
+    assert done.stdout.strip() == str(("spark.sql.adaptive.enabled", "true"))
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_spark_connect_gives_the_same_tables(

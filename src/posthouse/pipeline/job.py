@@ -27,7 +27,7 @@ from .finding import Finding
 from .ledger import APPEND, REBUILD, RECOMPUTE, Ledger, Plan, State
 from .offsets import Ranges
 from .scratch import Scratch
-from .session import PLANS
+from .session import NEEDED, PLANS
 from .tables import FILES, GOLD, SILVER, STATE_TABLES, Tables
 
 if TYPE_CHECKING:
@@ -661,9 +661,9 @@ def _every_day() -> list[str]:
 
 
 def _prepared(spark: SparkSession) -> SparkSession:
-    """The session with what the writes need: what is replaced and what is added go into one commit."""
-    spark.conf.set("spark.databricks.delta.replaceWhere.constraintCheck.enabled", "false")
-    for option, value in PLANS.items():
+    """The session with what the tables need, and with what makes them soon where nobody wanted it otherwise."""
+    given = spark.conf.getAll
+    for option, value in {**{name: PLANS[name] for name in PLANS if name not in given}, **NEEDED}.items():
         spark.conf.set(option, value)
     return spark
 

@@ -1,7 +1,7 @@
 """Spark sessions for the books: local by default, a cluster by ``--master``, Spark Connect by ``--remote``.
 
 In: settings. Out: a session with Delta, in UTC, with defaults for the machine that it runs on. A setting that the
-caller gives wins over ours. It never reads or writes a table.
+caller gives wins over ours, and is refused where the tables would be wrong by it. It never reads or writes a table.
 """
 
 from __future__ import annotations
@@ -64,7 +64,16 @@ PLANS = {
     "parquet.size.statistics.enabled": "false",
     **{f"parquet.enable.dictionary#{name}": "false" for name in DISTINCT},
 }
-"""How the transforms' plans are made; a job sets these in any session."""
+"""How the transforms' plans are made, and the files. No row depends on these; a job sets them in a session that has
+none of its own."""
+NEEDED = {
+    # Days and hours are those of UTC.
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # What is replaced and what is added go into one commit.
+    "spark.databricks.delta.replaceWhere.constraintCheck.enabled": "false",
+}
+"""What the tables need; a job sets these in any session."""
 
 
 class Settings(NamedTuple):
@@ -120,8 +129,7 @@ def delta_conf() -> dict[str, str]:
     return {
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+        **NEEDED,
     }
 
 
@@ -144,6 +152,9 @@ def start(settings: Settings) -> Iterator[SparkSession]:
         raise MissingExtra("the books need Spark: pip install posthouse[pipeline]") from error
     if settings.master and settings.remote:
         raise InvalidInput("--master and --remote exclude each other")
+    for name, needed in NEEDED.items():
+        if (given := settings.conf.get(name, needed)).lower() != needed.lower():
+            raise InvalidInput(f"the books need {name}={needed}, and cannot do with {given!r:.80}")
     if settings.remote:
         spark = _connect(settings)
     else:
@@ -167,7 +178,7 @@ def _connect(settings: Settings) -> SparkSession:
 
     try:
         builder = SparkSession.builder.remote(settings.remote or "")
-        for name, value in {"spark.sql.session.timeZone": "UTC", **settings.conf}.items():
+        for name, value in {**PLANS, **NEEDED, **settings.conf}.items():
             builder = builder.config(name, value)
         spark = builder.getOrCreate()
         # Nothing is asked of the server before this.
