@@ -19,7 +19,7 @@ import pytest
 from tests.pipeline.small import Killed, killer, make_small, tables
 
 from posthouse.errors import InvalidInput, SchemaMismatch, StoreCorrupt, StoreHeld
-from posthouse.pipeline import generate, job, record, session, sign
+from posthouse.pipeline import generate, job, record, session, sign, withdrawn
 from posthouse.pipeline.job import Job
 
 if TYPE_CHECKING:
@@ -67,6 +67,8 @@ def test_a_run_that_was_killed_is_finished_by_the_next(
     result = Job(str(lake), lambda: spark).run(str(made))
     assert (result.batches, result.segments) == (1, len(list(made.glob("node=*/*.parquet"))))
     assert tables(lake) == tables(kept)
+    # It was killed before this was made, and all other tables had the batch.
+    assert Job(str(lake), lambda: spark).tables.transaction(withdrawn.NAME) == 1
 
 
 def test_nothing_new_needs_no_spark_and_changes_nothing(made: Path, kept: Path) -> None:

@@ -210,7 +210,7 @@ class Job:
                     name = f"node={segment.node}/{segment.name}"
                     raise InvalidInput(f"a run was interrupted, and {name} is gone since: put it back, or rebuild")
             self._under_way = self._total = sum(segment.events for segment in plan.new)
-            told = [withdrawn.NAME] if self.ledger.has(withdrawn.NAME) else []
+            told = [withdrawn.NAME] if _anew(plan) or self.ledger.has(withdrawn.NAME) else []
             if all(self.tables.transaction(name) >= plan.batch for name in ("events", *SILVER, *told)):
                 # Every table has it: only the record lacks it. What it changed is not known any more.
                 self._write_segments(plan)
@@ -654,6 +654,11 @@ def _size(plan: Plan) -> int:
         for segment in plan.after.segments
         if not plan.nodes or line.place(segment.node).node in plan.nodes
     )
+
+
+def _anew(plan: Plan) -> bool:
+    """Whether a batch makes or replaces all tables, as far as the plan tells."""
+    return plan.mode == REBUILD or "messages" not in plan.versions or (plan.mode == RECOMPUTE and not plan.nodes)
 
 
 def _every_day() -> list[str]:
