@@ -41,6 +41,15 @@ BACKS_MAX = 1_000
 """Places of one file where the clock goes back that are named one by one; the rest are counted."""
 REPEATED = ("node", "event", "desk", "mailbox", "lane", "kind", "sender", "holder", "reason", "error", "detail")
 """Columns whose texts are few: each is looked at once."""
+CODECS = ("UNCOMPRESSED", "SNAPPY", "GZIP", "LZ4", "ZSTD")
+"""How columns may be compressed: as Spark reads them by itself. pyarrow's LZ4 is Parquet's LZ4_RAW."""
+ENCODINGS = (
+    "PLAIN", "PLAIN_DICTIONARY", "RLE_DICTIONARY", "RLE", "BIT_PACKED", "DELTA_BINARY_PACKED",
+    "DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY",
+)  # fmt: skip
+"""How columns may be encoded: as Spark reads them."""
+LITERAL = {"__globPaths__": "false"}
+"""Options with which Spark takes a path as it is. Otherwise `[`, `{`, `*` and `?` in it stand for others."""
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 SPARK_TYPES = {"string": "string", "int32": "int", "int64": "bigint", "timestamp": "timestamp"}
 
@@ -79,6 +88,11 @@ class Segment(NamedTuple):
     """Why its own chain does not hold."""
     restored: Restore | None = None
     """From which snapshot its node says that it goes on, first."""
+
+    @property
+    def reason(self) -> str:
+        """Why it was rejected: what was found last ended its examination."""
+        return self.faults[-1]
 
     @property
     def events(self) -> int:
@@ -155,8 +169,9 @@ class Journal:
         return Listing(sorted(found), sorted(foreign))
 
     def url(self, node: str, name: str) -> str:
-        """A segment as Spark finds it."""
-        return f"{self.place}/{contract.folder_name(node)}/{name}"
+        """A segment as Spark finds it, in whatever folder that works."""
+        place = self.place if "://" in self.place else f"/{self._root.strip('/')}"
+        return f"{place}/{contract.folder_name(node)}/{name}"
 
     def open(self, file: File) -> Any:
         """A file's bytes."""
@@ -180,6 +195,9 @@ def open_place(place: str) -> tuple[Any, str]:
     if "://" not in place:
         return fs.LocalFileSystem(), os.path.abspath(place)
     scheme, _, rest = place.partition("://")
+    if scheme == "file" and any(mark in rest for mark in "%?#"):
+        # For Hadoop each is part of a name; for all others it is not.
+        raise InvalidInput(f"{place} does not mean the same to all who read it: give the path without file://")
     known = {"s3a": "s3", "s3n": "s3", "abfs": "abfss"}.get(scheme, scheme)
     try:
         system, path = fs.FileSystem.from_uri(f"{known}://{rest}")
@@ -195,23 +213,31 @@ def open_place(place: str) -> tuple[Any, str]:
 def examine(journal: Journal, file: File) -> Segment:
     """Read a file once and say what it holds and what is wrong with it; it never raises over a bad file."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     place = contract.offsets_of(file.name)
     assert place is not None
     bare = Segment(file.node, file.name, *place, file.size_bytes, REJECTED)
     try:
-        with journal.open(file) as source:
-            facts = pq.read_metadata(source)
-            texts = [column.path for column in map(facts.schema.column, range(len(facts.schema)))
-                     if column.physical_type == "BYTE_ARRAY" and column.path in REPEATED]  # fmt: skip
-            with pq.ParquetFile(
-                source, metadata=facts, page_checksum_verification=True, read_dictionary=texts
-            ) as parquet:
-                return _examine(parquet, bare)
+        try:
+            return _read(journal, file, bare, REPEATED)
+        except (pa.ArrowException, OSError):
+            # Of some encodings pyarrow makes texts, and no dictionaries.
+            return _read(journal, file, bare, ())
     except (pa.ArrowException, OSError, ValueError, KeyError, OverflowError, MemoryError) as error:
         text = " ".join(str(error).split())
         return bare._replace(faults=(f"it cannot be read: {text:.200}",))
+
+
+def _read(journal: Journal, file: File, bare: Segment, repeated: Sequence[str]) -> Segment:
+    """Examine a file; the texts of these columns are looked at once each."""
+    import pyarrow.parquet as pq
+
+    with journal.open(file) as source:
+        facts = pq.read_metadata(source)
+        texts = [column.path for column in map(facts.schema.column, range(len(facts.schema)))
+                 if column.physical_type == "BYTE_ARRAY" and column.path in repeated]  # fmt: skip
+        with pq.ParquetFile(source, metadata=facts, page_checksum_verification=True, read_dictionary=texts) as parquet:
+            return _examine(parquet, bare)
 
 
 def _examine(parquet: Any, bare: Segment) -> Segment:
@@ -246,12 +272,12 @@ def _examine(parquet: Any, bare: Segment) -> Segment:
     digest = hashlib.sha256(f"{prev}\n".encode()) if verifiable else None
     scan = _Scan(bare)
     for batch in parquet.iter_batches(batch_size=BATCH_ROWS, columns=list(contract.NAMES)):
-        wrong = scan.add(batch)
+        wrong = _text_fault(batch) or scan.add(batch)
         if wrong is not None:
             return bare._replace(faults=(*faults, wrong))
         if digest is not None:
             digest.update(lines(batch))
-    wrong = scan.end()
+    wrong = scan.end() or _layout_fault(parquet.metadata)
     if wrong is not None:
         return bare._replace(faults=(*faults, wrong))
     broken = None
@@ -287,12 +313,48 @@ def _column_fault(found: Any) -> str | None:
         return "it has two columns of one name"
     if lacking := [column.name for column in contract.COLUMNS if column.name not in found.names]:
         return f"it lacks the columns {', '.join(lacking)}"
+    for name in found.names:
+        if name not in contract.NAMES and name.lower() in contract.NAMES:
+            return f"its columns {name.lower()} and {name} are one and the same to Spark"
     for column in contract.COLUMNS:
         kind = found.field(column.name).type
         if pa.types.is_dictionary(kind):
             kind = kind.value_type
         if kind not in types[column.type]:
             return f"its column {column.name} is {kind}, and should be {column.type}"
+    return None
+
+
+def _layout_fault(facts: Any) -> str | None:
+    """Why Spark cannot read the contract's columns of a file though pyarrow did; None where it can.
+
+    Only for files whose rows were read: asked for a column that is encrypted, pyarrow ends the process.
+    """
+    columns = {n: path for n in range(facts.num_columns) if (path := facts.schema.column(n).path) in contract.NAMES}
+    for group in map(facts.row_group, range(facts.num_row_groups)):
+        for n, name in columns.items() if group.num_rows else ():
+            column = group.column(n)
+            if column.compression not in CODECS:
+                return f"its column {name} is compressed as {column.compression}, which Spark does not read"
+            for encoding in column.encodings:
+                if encoding not in ENCODINGS:
+                    return f"its column {name} is encoded as {encoding}, which Spark does not read"
+            if column.path_in_schema != name:
+                return f"its column {name} has another name in a row group"
+    return None
+
+
+def _text_fault(batch: Any) -> str | None:
+    """Which column holds what is no text; None where there is none. pyarrow lets it pass, and not all others do."""
+    import pyarrow as pa
+
+    for column in contract.COLUMNS:
+        if column.type == "string":
+            values = batch.column(column.name)
+            try:
+                (values.dictionary if pa.types.is_dictionary(values.type) else values).validate(full=True)
+            except pa.ArrowInvalid:
+                return f"its column {column.name} holds bytes that are no UTF-8"
     return None
 
 
@@ -480,7 +542,7 @@ def events(
     """The rows of these segments without those at offsets that are known already."""
     from pyspark.sql import functions as F
 
-    rows = spark.read.schema(ddl()).parquet(*urls) if urls else spark.createDataFrame([], ddl())
+    rows = spark.read.options(**LITERAL).schema(ddl()).parquet(*urls) if urls else spark.createDataFrame([], ddl())
     for node, ranges in sorted(new.items()):
         for first, last in common(merged(ranges), merged(known.get(node, ()))):
             again = (F.col("node") == node) & F.col("offset").between(first, last)

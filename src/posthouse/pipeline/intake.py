@@ -2,7 +2,8 @@
 
 In: segments that were examined, and what is known or forgotten of them. Out: Parquet files in the table's folder, and
 what each of them holds; the table knows nothing of them yet. A segment whose rows are all of one day, and all wanted,
-goes in as it is, byte for byte. Of any other the rows that are wanted are written, one file a day.
+goes in as it is, byte for byte, if it says no more than the contract does. Of any other the rows that are wanted are
+written, one file a day.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from .ledger import Ledger, Plan
 
 TABLE = "events"
+KEYS = frozenset(key.encode() for key in (*(key for key, _ in contract.METADATA), contract.KEY_SEAL))
+"""What the metadata of a file that goes in as it is may speak of."""
 
 
 class Piece(NamedTuple):
@@ -63,12 +66,30 @@ class _Intake:
     def take(
         self, segment: Segment, file: File, known: Mapping[str, Ranges], forgotten: Collection[str]
     ) -> Iterator[Piece]:
+        self._same(segment, file.size_bytes)
         again = common(merged(segment.ranges), merged(known.get(segment.node, ())))
         days = {_day(instant // DAY_US) for instant in (segment.lowest, segment.highest)}
-        if segment.state == TAKEN and not (segment.faults or again or forgotten) and len(days) == 1:
+        whole = segment.state == TAKEN and not (segment.faults or again or forgotten) and len(days) == 1
+        if whole and self._plain(file):
             yield self._copy(segment, file, days.pop())
         else:
             yield from self._write(file, again, forgotten)
+
+    def _plain(self, file: File) -> bool:
+        """Whether a file says nothing of itself but what the contract has it say, in plain letters.
+
+        Not all readers of the table take what others write there: types of Arrow that are not those of the columns,
+        or bytes that are no text.
+        """
+        import pyarrow.parquet as pq
+
+        with self._journal.open(file) as source:
+            facts = pq.read_metadata(source)
+        try:
+            facts.created_by.encode("ascii")
+        except UnicodeError:
+            return False
+        return all(key in KEYS and value.isascii() for key, value in (facts.metadata or {}).items())
 
     def _copy(self, segment: Segment, file: File, day: str) -> Piece:
         path = self._path(day)
@@ -78,8 +99,7 @@ class _Intake:
             source_filesystem=self._journal.system,
             destination_filesystem=self._system,
         )
-        if self._system.get_file_info(f"{self._root}/{path}").size != segment.size_bytes:
-            raise StoreCorrupt(f"the segment node={file.node}/{file.name} is another one since it was examined")
+        self._same(segment, self._system.get_file_info(f"{self._root}/{path}").size)
         ends = segment.ranges[0][0], segment.ranges[-1][1]
         return Piece(path, segment.size_bytes, day, segment.events, ends, (segment.lowest, segment.highest))
 
@@ -106,6 +126,10 @@ class _Intake:
             size = self._system.get_file_info(f"{self._root}/{path}").size
             instants = _bounds(own.column("at").cast(pa.int64()))
             yield Piece(path, size, day, own.num_rows, _bounds(own.column("offset")), instants)
+
+    def _same(self, segment: Segment, size_bytes: int) -> None:
+        if size_bytes != segment.size_bytes:
+            raise StoreCorrupt(f"the segment node={segment.node}/{segment.name} is another one since it was examined")
 
     def _path(self, day: str) -> str:
         self._system.create_dir(f"{self._root}/day={day}")

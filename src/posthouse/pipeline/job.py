@@ -257,7 +257,7 @@ class Job:
         result.events += self._done
         self._report(self._done, self._total, "summing up")
         self._derive()
-        result.rejected = [(f"node={s.node}/{s.name}", s.faults[0]) for s in state.rejected]
+        result.rejected = [(f"node={s.node}/{s.name}", s.reason) for s in state.rejected]
         result.findings = state.findings()
         return result
 

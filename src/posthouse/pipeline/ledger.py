@@ -9,11 +9,12 @@ It never touches a table.
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..errors import SchemaMismatch
+from ..errors import InvalidInput, SchemaMismatch
 from . import bronze, offsets
 from .bronze import Segment
 from .finding import Finding, findings
@@ -23,6 +24,8 @@ from .record import FileRecord, Record, TableRecord
 from .schema import SCHEMA_VERSION
 
 APPEND, RECOMPUTE, REBUILD = "append", "recompute", "rebuild"
+_UNOPENED = re.compile(r"[]\\[^|\x00-\x1f\x7f]|%[0-9A-Fa-f]{2}")
+"""What the deltalake package cannot have in the path of a table."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,10 @@ class Ledger:
         self.place = lake.rstrip("/")
         self.system, self._root = bronze.open_place(lake)
         is_local = "://" not in lake or lake.startswith("file://")
+        if is_local and (found := _UNOPENED.search(self._root)):
+            raise InvalidInput(
+                f"no lake can be at {self._root}: tables are not found where {found[0]!r} is in the path"
+            )
         self._record: Record = FileRecord(self._root, self.place) if is_local else TableRecord(self.place)
 
     def table(self, name: str) -> str:

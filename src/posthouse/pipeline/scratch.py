@@ -49,7 +49,7 @@ class Scratch:
 
     def keep(self, frame: DataFrame, beside: DataFrame | None = None) -> DataFrame:
         """The same rows, computed now and once. Of two frames that were kept, the rows of both as one table."""
-        read = frame.sparkSession.read.schema(frame.schema)
+        read = frame.sparkSession.read.options(**bronze.LITERAL).schema(frame.schema)
         if beside is not None:
             return read.parquet(*(self._paths[id(each)][1] for each in (frame, beside)))
         path = f"{self._place}/{self._own}/{next(self._numbers)}"

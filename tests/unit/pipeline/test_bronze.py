@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -206,6 +208,16 @@ def test_what_cannot_be_taken_in_is_rejected_by_name(
     assert finding.detail == f"{bad.name}: {said}"
 
 
+def test_the_reason_for_a_rejection_is_what_forbids_to_take_it_in(tmp_path: Path) -> None:
+    def change(table: pa.Table) -> pa.Table:
+        return _repeat(table.append_column("more", table.column("offset")))
+
+    write(tmp_path, 1, 5, change=change)
+    (found,) = look(tmp_path)
+    assert found.reason == "it holds offset 1 twice"
+    assert found.faults == ("it has columns that are not in the contract: more", found.reason)
+
+
 @pytest.mark.parametrize("size", [0, 3, 100, -1, -200])
 def test_a_truncated_file_is_rejected_by_name(tmp_path: Path, size: int) -> None:
     write(tmp_path, 1, 50)
@@ -333,6 +345,43 @@ def test_half_written_files_are_not_there_and_foreign_ones_are_named(tmp_path: P
     listing = Journal(str(tmp_path)).listing()
     assert [file.name for file in listing.files] == [contract.file_name(1, 5)]
     assert listing.foreign == [f"node={NODE}/other.parquet", "readme.txt"]
+
+
+def test_spark_is_told_a_path_that_holds_wherever_it_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = contract.file_name(1, 5)
+    (tmp_path / "j").mkdir()
+    monkeypatch.chdir(tmp_path)
+    for typed in ("j", "./j/", f"{tmp_path}/j", f"/{tmp_path}//j/", "../" + tmp_path.name + "/j"):
+        assert Journal(typed).url(NODE, name) == f"{tmp_path}/j/node={NODE}/{name}"
+    assert Journal(f"file://{tmp_path}/j/").url(NODE, name) == f"file://{tmp_path}/j/node={NODE}/{name}"
+
+
+@pytest.mark.parametrize("name", ["a%20b", "a#b", "a?b", "a b", "a[b"])
+def test_a_url_that_means_more_than_one_folder_is_refused(tmp_path: Path, name: str) -> None:
+    """pyarrow takes the first three for `a b`, `a` and `a`, and Spark for what stands there."""
+    for folder in (name, "a b", "a"):
+        (tmp_path / folder).mkdir(exist_ok=True)
+    for opens in (Journal, Ledger):
+        with pytest.raises(InvalidInput, match=rf"^file://{re.escape(str(tmp_path / name))} "):
+            opens(f"file://{tmp_path / name}")
+    assert Journal(str(tmp_path / name)).listing() == ([], [])
+
+
+@pytest.mark.parametrize("part", ["[", "]", "^", "|", "\\", "%20", "\n"])
+def test_a_lake_where_no_table_can_be_opened_is_refused(tmp_path: Path, part: str) -> None:
+    with pytest.raises(InvalidInput, match=re.escape(f"where {part!r} is in the path")):
+        Ledger(str(tmp_path / f"a{part}b" / "lake"))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("part", ["{x}", "*", "?", "#", "100%", " ", ":", "ü"])
+def test_a_lake_may_be_in_a_folder_of_any_other_name(tmp_path: Path, part: str) -> None:
+    place = Ledger(str(tmp_path / f"a{part}b" / "lake")).table("x")
+    for _ in range(2):
+        write_deltalake(place, pa.table({"n": [1]}), mode="append")
+    table = DeltaTable(place)
+    assert pa.table(QueryBuilder().register("t", table).execute("SELECT * FROM t")).num_rows == 2
+    assert [path.name for path in tmp_path.iterdir()] == [f"a{part}b"]
 
 
 def test_a_journal_that_is_not_there_is_an_error(tmp_path: Path) -> None:

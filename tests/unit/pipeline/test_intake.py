@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, QueryBuilder
+from tests.unit.pipeline import odd
 
 from posthouse.errors import StoreCorrupt
 from posthouse.journal import schema, segment
@@ -144,6 +145,30 @@ def test_a_faulty_segment_is_written_in_the_shape_of_the_contract(lake: Lake, tm
     written = pq.read_schema(Path(lake.ledger.table("events"), piece.path))
     assert written.names == list(schema.NAMES)
     assert (piece.offsets, piece.instants) == ((1, 2), (NOON, NOON + 1))
+
+
+@pytest.mark.parametrize("how", odd.ALL, ids=lambda how: how.name)
+def test_what_others_write_is_taken_whole_or_named(lake: Lake, tmp_path: Path, how: odd.Odd) -> None:
+    path = odd.write(tmp_path / "j", 1, how)
+    (found,) = (bronze.examine(lake.journal, file) for file in lake.journal.listing().files)
+    if how.reason is not None:
+        assert found.state == "rejected"
+        assert found.reason.startswith(how.reason)
+        return
+    assert (found.state, found.ranges) == ("taken", ((1, odd.ROWS),))
+    assert found.faults == (() if how.named is None else (how.named,))
+    (piece,) = lake.take_in(1)
+    copied = Path(lake.ledger.table("events"), piece.path).read_bytes() == path.read_bytes()
+    # Whatever stands beside the rows does not come along.
+    assert copied is (how in (*odd.LAYOUTS, *odd.WORDS))
+    table = DeltaTable(lake.ledger.table("events"))
+    rows = pa.table(QueryBuilder().register("t", table).execute("SELECT * FROM t ORDER BY 2")).to_pylist()
+    assert rows == DeltaTable(lake.ledger.table("events")).to_pyarrow_table().sort_by("offset").to_pylist()
+    wanted = list(odd.life(1))
+    if how not in odd.WORDS:
+        assert [[row[name] for name in odd.TEXTS] for row in rows] == [[row[n] for n in odd.TEXTS] for row in wanted]
+    assert [row["offset"] for row in rows] == [row["offset"] for row in wanted]
+    assert [row["at"].timestamp() * odd.SECOND for row in rows] == [row["at"] for row in wanted]
 
 
 def test_a_segment_that_is_gone_is_named(lake: Lake, tmp_path: Path) -> None:
