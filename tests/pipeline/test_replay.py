@@ -1,29 +1,34 @@
-"""Replays: policies as they are written, and what they make of a few messages."""
+"""Replays: policies as they are written, and what they make of messages, beside an independent computation."""
 
 from __future__ import annotations
 
-import datetime as dt
+import json
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import pytest
+from tests.pipeline.journal import Journal
+from tests.pipeline.journals import hostile, write_journal, write_restored
+from tests.pipeline.oracle import Oracle
+from tests.pipeline.replays import Answer, Record, records
+from tests.pipeline.test_transforms import kept
 
 from posthouse.cli.books_replay import WIDE, bar
 from posthouse.errors import InvalidInput
+from posthouse.pipeline import bronze, transforms
 from posthouse.pipeline import replay as replaying
-from posthouse.pipeline.replay import Policy, policy_of, replay
-from posthouse.pipeline.schema import ATTEMPTS, MESSAGES
+from posthouse.pipeline.generate import generate
+from posthouse.pipeline.job import Job
+from posthouse.pipeline.lake import Lake
+from posthouse.pipeline.ledger import APPEND, Ledger, Plan, State
+from posthouse.pipeline.replay import Policy, fates, policy_of, replay, run
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.timeout(600)
-
-START = dt.datetime(2026, 3, 1, tzinfo=dt.UTC)
-
-
-def instant(second: float | None) -> dt.datetime | None:
-    return None if second is None else START + dt.timedelta(seconds=second)
+pytestmark = pytest.mark.timeout(900)
 
 
 def test_a_policy_is_read_from_one_line() -> None:
@@ -57,82 +62,335 @@ def test_a_bar_shows_whatever_happened() -> None:
     assert bar(dict.fromkeys(("posted", "delivered", "expired", "dead", "refused"), 0)) == "█" * WIDE
 
 
-def test_a_smaller_mailbox_refuses_and_a_shorter_life_expires(spark: SparkSession) -> None:
-    # id, posted, leases, finished, outcome
-    stories: list[tuple[str, float, list[float], float | None, str]] = [
-        ("a", 0, [10], 11, "delivered"),
-        ("b", 1, [12, 20], 21, "delivered"),
-        ("c", 2, [30], 31, "delivered"),
-        ("d", 25, [32], 40, "delivered"),
-    ]
-    messages: list[tuple[Any, ...]] = []
-    attempts: list[tuple[Any, ...]] = []
-    for place, (id, posted, leases, finished, outcome) in enumerate(stories):
-        known: dict[str, Any] = {
-            "part": "2026-03-01", "node": "n", "desk": "relay", "mailbox": "m", "sender": "s", "message_id": id,
-            "generation": 1, "posted_at": instant(posted), "finished_at": instant(finished), "outcome": outcome,
-            "attempts": len(leases), "orphan": False, "first_offset": 10 * place + 1, "last_offset": 100 + place,
-            "latency": None if finished is None else int((finished - posted) * 1e6),
-        }  # fmt: skip
-        messages.append(tuple(known.get(name) for name in MESSAGES.names))
-        for number, lease in enumerate(leases, 1):
-            end = leases[number] - 5 if number < len(leases) else finished
-            tried = {
-                **known, "attempt": number, "started_at": instant(lease), "ended_at": instant(end),
-                "ended": "retried" if number < len(leases) else "delivered", "lease_offset": 10 * place + 1 + number,
-            }  # fmt: skip
-            attempts.append(tuple(tried.get(name) for name in ATTEMPTS.names))
-    told = spark.createDataFrame(messages, MESSAGES.ddl)
-    tried_ = spark.createDataFrame(attempts, ATTEMPTS.ddl)
+def test_a_lake_whose_run_was_interrupted_is_not_replayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = Ledger(str(tmp_path))
+    monkeypatch.setattr(ledger, "has", lambda name: True)
+    ledger.begin(Plan(1, APPEND, (), State(batch=1)))
+    with pytest.raises(InvalidInput, match="interrupted"):
+        run(cast("SparkSession", None), ledger, "relay", [Policy()])
 
-    def tried(text: str) -> dict[str, Any]:
-        (row,) = replay(told, tried_, "relay", policy_of(text)).collect()
+
+# ── Messages by hand ─────────────────────────────────────────────────────────────────────────────
+
+
+class Case(NamedTuple):
+    """What is told of a few messages (second, event, id and more), and what they come to under a policy."""
+
+    policy: str
+    told: Sequence[tuple[Any, ...]]
+    fates: Mapping[str, str]
+    attempts: int
+    exact: bool = True
+
+
+def started(**policy: Any) -> tuple[Any, ...]:
+    return 0, "started", "", {"detail": json.dumps({"policies": {"relay": policy}})}
+
+
+CASES = {
+    "never-leased": Case(
+        "ttl_s=60", [(0, "posted", "a"), (864_000, "posted", "b")], {"a": "expired", "b": "open"}, 0
+    ),
+    "tried-in-vain": Case(
+        "ttl_s=60",
+        [(0, "posted", "a"), (0, "leased", "a"), (10, "retried", "a"), (30, "leased", "a"), (40, "retried", "a"),
+         (90, "leased", "a"), (100, "retried", "a"), (300, "leased", "a"), (301, "delivered", "a")],
+        {"a": "expired"}, 2,
+    ),
+    "failed-and-cancelled-at-last": Case(
+        "ttl_s=60",
+        [(0, "posted", "a"), (1, "leased", "a"), (2, "retried", "a"), (500, "cancelled", "a")],
+        {"a": "expired"}, 1,
+    ),
+    "leased-in-time": Case(
+        "ttl_s=60", [(0, "posted", "a"), (59, "leased", "a"), (200, "delivered", "a")], {"a": "delivered"}, 1
+    ),
+    "in-flight-still": Case(
+        "ttl_s=60", [(0, "posted", "a"), (59, "leased", "a"), (200, "posted", "b")], {"a": "open", "b": "open"}, 1
+    ),
+    "leased-at-its-limit": Case(
+        "ttl_s=60",
+        [(0, "posted", "a"), (0, "posted", "b"), (60, "leased", "a"), (60, "delivered", "b"), (60, "delivered", "a")],
+        {"a": "expired", "b": "delivered"}, 0,
+    ),
+    "given-back-too-late": Case(
+        "ttl_s=60",
+        [(0, "posted", "a"), (59, "leased", "a"), (200, "released", "a"), (201, "leased", "a"),
+         (202, "delivered", "a")],
+        {"a": "expired"}, 0,
+    ),
+    "arrived": Case(
+        "ttl_s=60",
+        [(0, "posted", "a"), (0, "posted", "b"), (1, "leased", "a"), (1, "leased", "b"), (2, "received", "a"),
+         (100, "delivered", "a"), (100, "received", "b"), (100, "delivered", "b")],
+        {"a": "expired", "b": "delivered"}, 2,
+    ),
+    "set-aside": Case(
+        "ttl_s=60",
+        [(0, "posted", "a"), (0, "posted", "b"), (10, "parked", "a"), (10, "parked", "b"), (500, "unparked", "a"),
+         (500, "unparked", "b"), (530, "leased", "a"), (531, "delivered", "a"), (600, "leased", "b"),
+         (601, "delivered", "b")],
+        {"a": "delivered", "b": "expired"}, 1,
+    ),
+    "parked-and-waits": Case(
+        "ttl_s=60", [(0, "posted", "a"), (10, "parked", "a"), (900, "posted", "b")], {"a": "open", "b": "open"}, 0
+    ),
+    "uncertain": Case(
+        "ttl_s=60",
+        [(0, "posted", "a"), (0, "posted", "b"), (1, "leased", "a"), (1, "leased", "b"), (2, "uncertain", "a"),
+         (2, "uncertain", "b"), (500, "retried", "b"), (501, "leased", "b"), (502, "delivered", "b")],
+        {"a": "uncertain", "b": "expired"}, 2,
+    ),
+    "redriven": Case(
+        "ttl_s=60",
+        [(0, "posted", "a"), (1, "leased", "a"), (2, "died", "a"), (500, "redriven", "a"), (501, "leased", "a"),
+         (502, "delivered", "a")],
+        {"a": "delivered"}, 2,
+    ),
+    "redriven-and-had-passed-before": Case(
+        "ttl_s=60",
+        [(0, "posted", "a"), (100, "leased", "a"), (101, "died", "a"), (500, "redriven", "a"), (501, "leased", "a"),
+         (502, "delivered", "a")],
+        {"a": "delivered"}, 1, False,
+    ),
+    "a-limit-of-its-own": Case(
+        "ttl_s=60",
+        [started(ttl_s=1_000, on_expiry="expire"), (0, "posted", "a", {"expires_at": 1_000}),
+         (0, "posted", "b", {"expires_at": 5_000}), (500, "leased", "a"), (500, "leased", "b"), (501, "delivered", "a"),
+         (501, "delivered", "b")],
+        {"a": "expired", "b": "delivered"}, 1,
+    ),
+    "a-desk-whose-messages-die": Case(
+        "ttl_s=60",
+        [started(ttl_s=None, on_expiry="die"), (0, "posted", "a"), (500, "leased", "a"), (501, "delivered", "a")],
+        {"a": "dead"}, 0,
+    ),
+    "nobody-knows-who-would-have-found-room": Case(
+        "ttl_s=60",
+        [(0, "posted", "a"), (100, "refused", "b", {"reason": "full"}), (200, "leased", "a"), (201, "delivered", "a")],
+        {"a": "expired", "b": "refused"}, 0, False,
+    ),
+    "as-it-was": Case(
+        "ttl_s=60", [(0, "posted", "a", {"expires_at": 60}), (60, "expired", "a", {"reason": "ttl"})],
+        {"a": "expired"}, 0,
+    ),
+    "nobody-is-brought-back": Case(
+        "ttl_s=600",
+        [(0, "posted", "a", {"expires_at": 60}), (61, "expired", "a", {"reason": "ttl"}), (900, "posted", "b")],
+        {"a": "expired", "b": "open"}, 0, False,
+    ),
+    "one-leaves-at-the-instant-at-which-another-comes": Case(
+        "capacity=1",
+        [(0, "posted", "a"), (5, "delivered", "a"), (5, "posted", "b"), (6, "duplicate", "a"), (7, "delivered", "b")],
+        {"a": "delivered", "b": "delivered"}, 0,
+    ),
+    "set-aside-it-takes-no-room": Case(
+        "capacity=1",
+        [(0, "posted", "a"), (1, "parked", "a"), (2, "posted", "b"), (3, "posted", "c"), (4, "delivered", "b")],
+        {"a": "open", "b": "delivered", "c": "refused"}, 0,
+    ),
+    "unparked-where-there-is-no-room": Case(
+        "capacity=1",
+        [(0, "posted", "a"), (1, "parked", "a"), (2, "posted", "b"), (3, "unparked", "a"), (4, "delivered", "b"),
+         (5, "posted", "c")],
+        {"a": "open", "b": "delivered", "c": "refused"}, 0, False,
+    ),
+    "dead-or-uncertain-it-takes-no-room": Case(
+        "capacity=1",
+        [(0, "posted", "a"), (1, "leased", "a"), (2, "died", "a"), (3, "posted", "b"), (4, "leased", "b"),
+         (5, "uncertain", "b"), (6, "redriven", "a"), (7, "leased", "a"), (8, "delivered", "a"), (9, "posted", "c")],
+        {"a": "delivered", "b": "uncertain", "c": "open"}, 3,
+    ),
+    "refused-it-takes-no-room-when-it-comes-back": Case(
+        "capacity=1",
+        [(0, "posted", "a"), (1, "posted", "b"), (2, "parked", "b"), (3, "unparked", "b"), (4, "delivered", "a"),
+         (5, "posted", "c"), (6, "delivered", "b"), (7, "posted", "d"), (8, "delivered", "c")],
+        {"a": "delivered", "b": "refused", "c": "delivered", "d": "refused"}, 0,
+    ),
+    "refused-as-it-was": Case(
+        "capacity=1", [(0, "posted", "a"), (1, "refused", "b", {"reason": "full"})], {"a": "open", "b": "refused"}, 0
+    ),
+    "room-for-one-who-was-refused": Case(
+        "capacity=2", [(0, "posted", "a"), (1, "refused", "b", {"reason": "full"})],
+        {"a": "open", "b": "refused"}, 0, False,
+    ),
+    "refused-and-posted-in-one-commit": Case(
+        "capacity=1",
+        [(0, "posted", "a"), (1, "refused", "b", {"reason": "full"}), (1, "delivered", "a", {"commit": 2}),
+         (1, "posted", "b", {"commit": 2}), (2, "posted", "c")],
+        {"a": "delivered", "b": "open", "c": "refused"}, 0,
+    ),
+    "nobody-asks-for-a-confirmation": Case(
+        "capacity=1",
+        [(0, "posted", "a"), (1, "posted", "b", {"kind": "delivery_confirm"}), (2, "delivered", "a"),
+         (3, "posted", "c")],
+        {"a": "delivered", "b": "open", "c": "refused"}, 0, False,
+    ),
+}  # fmt: skip
+SIMPLE = [
+    (0, "posted", "a"), (1, "posted", "b"), (2, "posted", "c"), (10, "leased", "a"), (11, "delivered", "a"),
+    (12, "leased", "b"), (15, "retried", "b"), (20, "leased", "b", {"attempt": 2}), (21, "delivered", "b"),
+    (25, "posted", "d"), (30, "leased", "c"), (31, "delivered", "c"), (32, "leased", "d"), (40, "delivered", "d"),
+]  # fmt: skip
+
+
+def journal_of(told: Sequence[tuple[Any, ...]], node: str, desk: str = "relay") -> Journal:
+    story = Journal(node, desk)
+    for at, event, id, *more in told:
+        story.add(at, event, id, **(dict(*more)))
+    return story
+
+
+def test_the_oracle_says_of_each_case_what_was_worked_out_by_hand(tmp_path: Path) -> None:
+    for name, case in CASES.items():
+        story = journal_of(case.told, name)
+        assert len(list(story.written(tmp_path, [len(story.rows)]))) == 1
+    nodes = records(Oracle(tmp_path))
+    for name, case in CASES.items():
+        change = policy_of(case.policy)
+        check_case(name, nodes[name].under("relay", change.capacity, change.ttl_s))
+
+
+def check_case(name: str, answer: Answer) -> None:
+    case = CASES[name]
+    assert {key[3]: fate for key, fate in answer.fates.items()} == case.fates, name
+    assert (answer.tries(), answer.exact) == (case.attempts, case.exact), name
+
+
+CAPACITY = 3
+
+
+def crowd() -> Journal:
+    """Many mailboxes of any fill; some messages never end."""
+    rng = random.Random(3)
+    told: list[tuple[Any, ...]] = []
+    for number in range(50):
+        for place, second in enumerate(sorted(rng.sample(range(1_000), rng.randint(1, 40)))):
+            box, id = {"mailbox": f"m{number}"}, f"{number}-{place}"
+            told.append((second, "posted", id, box))
+            if rng.random() >= 0.1:
+                told.append((second + rng.choice((0.5, 20.5, 200.5)), "delivered", id, box))
+    return journal_of(sorted(told, key=lambda each: each[0]), "crowd", "crowd")
+
+
+class Told(NamedTuple):
+    """Tables of one batch, and the events that they are made of, on Spark and as they are."""
+
+    messages: DataFrame
+    attempts: DataFrame
+    events: DataFrame
+    nodes: dict[str, Record]
+
+    def replayed(self, desk: str, policy: str) -> dict[str, Any]:
+        (row,) = replay(self.messages, self.attempts, self.events, desk, policy_of(policy)).collect()
         return dict(row.asDict())
 
-    recorded = tried("")
+    def fates(self, desk: str, policy: str) -> dict[str, Answer]:
+        """What messages come to, by node."""
+        found: dict[str, Answer] = {}
+        for row in fates(self.messages, self.attempts, self.events, desk, policy_of(policy)).collect():
+            answer = found.setdefault(row["node"], Answer())
+            answer.exact &= not row["unsure"]
+            if row["fate"] is not None:
+                key = tuple(row[name] for name in ("node", "mailbox", "sender", "message_id", "generation"))
+                assert key not in answer.fates
+                answer.fates[key] = row["fate"]
+                answer.attempts[key] = row["attempts"]
+        return found
+
+
+@pytest.fixture(scope="module")
+def told(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Told:
+    """Cases by hand, each a node of its own, and hostile journals."""
+    journal = tmp_path_factory.mktemp("replays")
+    write_journal(journal, hostile(100, back=False))
+    stories = [journal_of(case.told, name) for name, case in CASES.items()]
+    for story in [*stories, journal_of(SIMPLE, "simple", "simple"), crowd()]:
+        assert len(list(story.written(journal, [len(story.rows)]))) == 1
+    events = kept(spark.read.schema(bronze.ddl()).parquet(*map(str, journal.glob("node=*/*.parquet"))))
+    batch = transforms.advance(events, keep=kept)
+    return Told(kept(batch.messages), kept(batch.attempts), events, records(Oracle(journal)))
+
+
+POLICIES = (
+    "", "ttl_s=1", "ttl_s=8", "ttl_s=60", "ttl_s=600", "ttl_s=5000", "capacity=1", "capacity=2", "capacity=3",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("desk", ["relay", "inbound"])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_each_message_comes_to_what_the_oracle_says(told: Told, desk: str, policy: str) -> None:
+    change = policy_of(policy)
+    found = told.fates(desk, policy)
+    wanted = {node: record.under(desk, change.capacity, change.ttl_s) for node, record in told.nodes.items()}
+    wanted = {node: answer for node, answer in wanted.items() if answer.fates or not answer.exact}
+    assert found.keys() == wanted.keys()
+    for node, answer in wanted.items():
+        assert found[node].fates == answer.fates, node
+        tried = {key: number for key, number in answer.attempts.items() if answer.fates[key] != "refused"}
+        assert {key: found[node].attempts[key] for key in tried} == tried, node
+        assert found[node].exact == answer.exact, node
+    if policy:
+        assert not all(answer.exact for answer in wanted.values())
+    for node, case in CASES.items():
+        if desk == "relay" and case.policy == policy:
+            check_case(node, found[node])
+
+
+def test_a_smaller_mailbox_refuses_and_a_shorter_life_expires(told: Told) -> None:
+    recorded = told.replayed("simple", "")
     assert (recorded["posted"], recorded["delivered"], recorded["attempts"]) == (4, 4, 5)
-    smaller = tried("capacity=2")
+    smaller = told.replayed("simple", "capacity=2")
     # c comes while a and b are there; d finds room, since both have left and c never came.
     assert (smaller["refused"], smaller["delivered"], smaller["exact"]) == (1, 3, True)
     # b's last lease begins 19 s, c's 28 s after its post; a and d are in time.
-    shorter = tried("ttl_s=15")
-    assert (shorter["expired"], shorter["delivered"], shorter["exact"]) == (2, 2, True)
-    fewer = tried("attempts_max=1")
+    shorter = told.replayed("simple", "ttl_s=15")
+    assert (shorter["expired"], shorter["delivered"], shorter["attempts"], shorter["exact"]) == (2, 2, 3, True)
+    fewer = told.replayed("simple", "attempts_max=1")
     assert (fewer["dead"], fewer["attempts"], fewer["exact"]) == (1, 4, False)
-    sooner = tried("retry=[1]")
+    sooner = told.replayed("simple", "retry=[1]")
     # b waited 5 s after its first attempt; now 1 s.
     assert recorded["wait"] - sooner["wait"] == 1_000_000
+    both = told.replayed("simple", "capacity=2, ttl_s=15")
+    assert (both["posted"], both["refused"], both["expired"], both["exact"]) == (4, 1, 1, False)
 
 
-def test_mailboxes_refuse_as_if_each_were_gone_through_by_hand(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Many mailboxes of any fill; some messages never end. Lists of the refused turn their page after two."""
+def test_mailboxes_refuse_whether_or_not_their_lists_turn_a_page(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replaying, "_PAGE", 2)
-    rng = random.Random(3)
-    capacity = 3
-    rows: list[tuple[Any, ...]] = []
-    refused = 0
-    for number in range(50):
-        posts = sorted(rng.sample(range(1_000), rng.randint(1, 40)))
-        there: list[float] = []
-        for place, second in enumerate(posts):
-            end = None if rng.random() < 0.1 else second + rng.choice((0.5, 20.5, 200.5))
-            known = {
-                "part": "2026-03-01", "node": "n", "desk": "relay", "mailbox": f"m{number}", "sender": "s",
-                "message_id": f"{number}-{place}", "generation": 1, "posted_at": instant(second),
-                "finished_at": instant(end), "outcome": "open" if end is None else "delivered", "attempts": 1,
-                "orphan": False, "first_offset": 2 * place + 1, "last_offset": 2 * place + 2,
-            }  # fmt: skip
-            rows.append(tuple(known.get(name) for name in MESSAGES.names))
-            there = [each for each in there if each > second]
-            if len(there) >= capacity:
-                refused += 1
-            else:
-                there.append(float("inf") if end is None else end)
-    (row,) = replay(
-        spark.createDataFrame(rows, MESSAGES.ddl), spark.createDataFrame([], ATTEMPTS.ddl), "relay", Policy(capacity)
-    ).collect()
-    assert refused > 100
-    assert row["refused"] == refused
-    assert row["posted"] == len(rows)
+    row = told.replayed("crowd", f"capacity={CAPACITY}")
+    wanted = told.nodes["crowd"].with_capacity("crowd", CAPACITY)
+    assert row["refused"] == wanted.count("refused") > 100
+    assert row["posted"] == len(wanted.fates)
+    assert row["exact"]
+
+
+# ── A lake ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_replays_of_a_lake_are_the_oracles_and_kept_once(spark: SparkSession, tmp_path: Path) -> None:
+    """A journal that was made up, and two nodes of which one goes on from the other."""
+    journal, lake = tmp_path / "journal", tmp_path / "lake"
+    generate(journal, events=6_000, seed=7, nodes=2, desks=4, planted=0, segment_events=500)
+    rows = max(hostile(30, back=False), key=len)
+    write_restored(journal, "old", rows, [len(rows) // 2])
+    job = Job(str(lake), lambda: spark)
+    job.run(str(journal))
+    nodes = records(Oracle(journal)).values()
+    asked = {"relay": ["", "ttl_s=1800", "capacity=2"], "outbox": ["", "ttl_s=300"]}
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for desk, policies in (*asked.items(), ("outbox", [""])):
+        for row in run(job.spark, job.ledger, desk, [policy_of(text) for text in policies]):
+            found[desk, row["policy"]] = row
+            change = policy_of("" if row["policy"] == "recorded" else row["policy"])
+            answers = [node.under(desk, change.capacity, change.ttl_s) for node in nodes]
+            for fate in ("delivered", "expired", "dead", "refused"):
+                assert row[fate] == sum(answer.count(fate) for answer in answers), (row, fate)
+            assert row["posted"] == sum(len(answer.fates) for answer in answers)
+            assert row["attempts"] == sum(answer.tries() for answer in answers)
+            assert row["exact"] == all(answer.exact for answer in answers), row
+    assert found["relay", "ttl_s=1800"]["expired"] > found["relay", "recorded"]["expired"]
+    assert found["outbox", "ttl_s=300"]["dead"] > found["outbox", "recorded"]["dead"]
+    assert found["relay", "capacity=2"]["refused"] > found["relay", "recorded"]["refused"]
+    assert {row["exact"] for row in found.values()} == {True, False}
+    in_table = Lake(str(lake)).rows("replays")
+    assert sorted((row["desk"], row["policy"]) for row in in_table) == sorted(found)

@@ -1,38 +1,61 @@
 """Replay: what another policy would have made of the recorded posts of a desk.
 
-In: messages and attempts of the lake, a desk, changes of its policy. Out: one row of the table `replays` each.
-Exact for a smaller capacity and for a shorter time to live, by itself: what is refused or expires earlier changes
-nothing else that was recorded. Everything else is modelled, and the row says so:
+In: messages, attempts and events of the lake, a desk, changes of its policy. Out: one row of the table `replays` each.
+A smaller capacity or a shorter time to live, by itself, is exact: it is counted step by step, by the engine's rules,
+with all else as it was recorded. Nobody acts otherwise because of it, and a lane that would have been free sooner is
+not.
+
+- A message passes its limit while it waits, or has arrived and is not confirmed; not while it is leased, and not while
+  it is set aside. Its limit counts from its post, and anew from a redrive and from being unparked; one that it was
+  posted with stands. What ends it is not waited for: the engine's sweep comes a little later.
+- A mailbox has room for what waits or is in flight; what is set aside or finished takes none until it comes back.
+
+Everything else is modelled, and the row says so:
 
 - several changes at once are applied one after the other: capacity first, then the time to live, then attempts;
 - ``attempts_max`` lets a message die whose recorded attempts are more; nobody knows what more attempts than the
   recorded ones would have brought, so a higher limit changes nothing;
 - ``retry`` moves each attempt after the first by the difference of the waits; whether it would have failed too is
-  taken from the record.
+  taken from the record;
+- whatever the record does not tell: what would have become of those who were refused or expired and would not have
+  been (nobody is brought back), or whether a message would have come back that finds no room or has passed before.
 
-A larger capacity or a longer time to live brings back nobody: what would have become of those who were refused or
-expired is not recorded, so where there were any the row is not exact. Parked messages are counted as if they still
-took room.
+What the journal does not mark, no row can say: posts that were let in without asking for room, other than confirmations
+and answers, are counted as if they had asked.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from itertools import pairwise
+from typing import Any, NamedTuple, TypeGuard
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from ..errors import InvalidInput
 from . import local
 from .ledger import Ledger
 from .schema import IDENTITY, REPLAYS
+from .transforms import told
+from .transforms.step import steps
+from .transforms.told import CODE, NEVER, READY, is_, twin_of
 
 FIELDS = ("capacity", "ttl_s", "attempts_max", "retry")
 RECORDED = "recorded"
 _KEY = (*IDENTITY, "generation")
+_MAILBOX = ("node", "desk", "mailbox")
+_NUMBERS = ("key", "twin")
+"""What names a message in short."""
 _SECOND = 1_000_000
+_ODD = ("parked", "unparked", "uncertain", "redriven", "refused", "duplicate")
+"""What the tables do not tell of a message in full: it comes and goes more than once, or is told of before its post."""
+_CONFIRMATION = "delivery_confirm"
+"""The kind of what a relay takes whether there is room or not."""
+_ASKS, _UNASKED, _AGAIN, _RESTS, _LEAVES, _TURNED = range(6)
+"""What is done at a mailbox: posts that ask for room and such that do not, what comes back, what goes and may come
+back, what goes for good; and posts that found no room."""
 _PAGE = 1_000
 """So many refused messages of a mailbox are copied when one more is added."""
 
@@ -93,7 +116,7 @@ def _checked(values: Mapping[str, Any]) -> Policy:
     return Policy(values.get("capacity"), ttl_s, values.get("attempts_max"), None if retry is None else tuple(retry))
 
 
-def _is_wait(value: object) -> bool:
+def _is_wait(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1e10
 
 
@@ -101,28 +124,8 @@ def _plain(value: object) -> str:
     return json.dumps(list(value)) if isinstance(value, tuple) else json.dumps(value)
 
 
-def replay(messages: DataFrame, attempts: DataFrame, desk: str, policy: Policy) -> DataFrame:
+def replay(messages: DataFrame, attempts: DataFrame, events: DataFrame, desk: str, policy: Policy) -> DataFrame:
     """One row: the desk's messages under this policy; with no change at all, what happened."""
-    ours = messages.where((F.col("desk") == desk) & ~F.col("orphan"))
-    tries = attempts.where(F.col("desk") == desk)
-    if policy.retry is not None:
-        ours = _with_shift(ours, tries, policy.retry)
-    else:
-        ours = ours.withColumn("shift", F.lit(0).cast("bigint"))
-    last = tries.groupBy(*_KEY).agg(F.max(F.unix_micros("started_at")).alias("last_lease"))
-    rows = ours.join(last, on=list(_KEY), how="left").withColumn("fate", F.col("outcome"))
-    if policy.capacity is not None:
-        refused = _refused(ours, policy.capacity)
-        rows = rows.join(refused.withColumn("no_room", F.lit(True)), on=list(_KEY), how="left").withColumn(
-            "fate", F.when(F.col("no_room"), F.lit("refused")).otherwise(F.col("fate"))
-        )
-    if policy.ttl_s is not None:
-        rows = rows.withColumn("fate", F.when(_passes(policy.ttl_s), F.lit("expired")).otherwise(F.col("fate")))
-    if policy.attempts_max is not None:
-        fails = (F.col("fate") == "delivered") & (F.col("attempts") > policy.attempts_max)
-        rows = rows.withColumn("fate", F.when(fails, F.lit("dead")).otherwise(F.col("fate"))).withColumn(
-            "attempts", F.least("attempts", F.lit(policy.attempts_max))
-        )
     taken = F.col("fate") != "refused"
     waited = F.greatest(F.col("latency") + F.col("shift"), F.lit(0).cast("bigint"))
 
@@ -130,18 +133,45 @@ def replay(messages: DataFrame, attempts: DataFrame, desk: str, policy: Policy) 
         return F.count(F.when(F.col("fate") == fate, 1)).alias(fate)
 
     return (
-        rows.agg(
-            F.count(F.lit(1)).alias("posted"),
+        fates(messages, attempts, events, desk, policy)
+        .agg(
+            F.count("fate").alias("posted"),
             *(count(fate) for fate in ("delivered", "expired", "dead", "refused")),
             F.coalesce(F.sum(F.when(taken, F.col("attempts"))), F.lit(0)).cast("bigint").alias("attempts"),
             F.avg(F.when(F.col("fate") == "delivered", waited)).cast("bigint").alias("wait"),
-            *(F.count(F.when(F.col("outcome") == fate, 1)).alias(f"{fate}_before") for fate in ("refused", "expired")),
+            F.coalesce(F.max("unsure"), F.lit(False)).alias("unsure"),
         )
         .withColumn("policy", F.lit(policy.text))
         .withColumn("desk", F.lit(desk))
-        .withColumn("exact", F.lit(policy.exact) & _is_tighter(policy))
+        .withColumn("exact", F.lit(policy.exact) & ~F.col("unsure"))
         .select(*REPLAYS.names)
     )
+
+
+def fates(messages: DataFrame, attempts: DataFrame, events: DataFrame, desk: str, policy: Policy) -> DataFrame:
+    """The desk's messages, each with its ``fate`` under this policy, its ``attempts`` and the ``shift`` of its end.
+
+    ``events`` are all there are, as the books count them. ``unsure`` says that the record does not tell; a row without
+    a fate says so of a mailbox.
+    """
+    rows = messages.where((F.col("desk") == desk) & ~F.col("orphan"))
+    ours = events.where(F.col("desk") == desk)
+    if policy.retry is not None:
+        rows = _with_shift(rows, attempts.where(F.col("desk") == desk), policy.retry)
+    else:
+        rows = rows.withColumn("shift", F.lit(0).cast("bigint"))
+    rows = rows.withColumn("fate", F.col("outcome")).withColumn("unsure", F.lit(False))
+    if policy.capacity is not None:
+        rows = _with_room(rows, ours, policy.capacity)
+    if policy.ttl_s is not None:
+        now = events.groupBy("node").agg(F.max_by(F.unix_micros("at"), "offset").alias("now"))
+        rows = _with_limit(rows, ours, now, _terms(events, desk), int(policy.ttl_s * _SECOND))
+    if policy.attempts_max is not None:
+        fails = (F.col("fate") == "delivered") & (F.col("attempts") > policy.attempts_max)
+        rows = rows.withColumn("fate", F.when(fails, F.lit("dead")).otherwise(F.col("fate"))).withColumn(
+            "attempts", F.least("attempts", F.lit(policy.attempts_max))
+        )
+    return rows.select(*_KEY, "fate", "attempts", "latency", "shift", "unsure")
 
 
 def run(
@@ -155,15 +185,20 @@ def run(
     with ledger.alone("replay"):
         if not ledger.has("books"):
             raise InvalidInput(f"the lake {ledger.place} has no books yet: run them first")
+        state = ledger.state()
+        if ledger.begun() > state.batch:
+            # Some tables have what others lack.
+            raise InvalidInput(f"a run of the lake {ledger.place} was interrupted: run it before you replay")
         load = spark.read.format("delta").load
         known = sorted(row["desk"] for row in load(ledger.table("books")).select("desk").distinct().collect())
         if desk not in known:
             raise InvalidInput(f"the books know no message of a desk {desk!r}; they have {', '.join(known) or 'none'}")
         messages, attempts = load(ledger.table("messages")), load(ledger.table("attempts"))
+        events = state.lineage.counted(load(ledger.table("events")))
         new = []
         for done, policy in enumerate(policies):
             report(done, len(policies), f"replaying {policy.text}")
-            new.append(replay(messages, attempts, desk, policy).collect()[0].asDict())
+            new.append(replay(messages, attempts, events, desk, policy).collect()[0].asDict())
         names = {row["policy"] for row in new}
         kept: list[dict[str, Any]] = []
         if ledger.has("replays"):
@@ -176,58 +211,165 @@ def run(
         return new
 
 
-def _is_tighter(policy: Policy) -> Column:
-    """Whether the change took from what happened, instead of bringing back what nobody recorded."""
-    tighter = F.lit(True)
-    for changed, fate in ((policy.capacity, "refused"), (policy.ttl_s, "expired")):
-        if changed is not None:
-            tighter = tighter & ((F.col(f"{fate}_before") == 0) | (F.col(fate) > F.col(f"{fate}_before")))
-    return tighter
+def _steps(events: DataFrame, names: DataFrame) -> DataFrame:
+    """What counts of all that happened to some messages, step by step."""
+    mine = told(events).join(names, on=list(_NUMBERS), how="left_semi")
+    return steps(mine.withColumn("base", F.lit(0))).where("counts")
 
 
-def _passes(ttl_s: float) -> Column:
-    """Whether a message would have expired: no lease had begun by then that kept it from it."""
-    limit = F.unix_micros("posted_at") + int(ttl_s * _SECOND)
-    sooner = F.col("expires_at").isNull() | (limit < F.unix_micros("expires_at"))
-    finished = F.unix_micros("finished_at")
-    # In flight when the limit passes is fine; waiting or leased only later is not.
-    waits = (F.col("last_lease").isNull() & (finished > limit)) | (F.col("last_lease") >= limit)
-    return F.col("posted_at").isNotNull() & sooner & (F.col("fate") != "refused") & F.coalesce(waits, F.lit(False))
+# A time to live
 
 
-def _refused(messages: DataFrame, capacity: int) -> DataFrame:
-    """The keys of messages for which a mailbox of this size has no room.
+def _terms(events: DataFrame, desk: str) -> DataFrame:
+    """(of, since, till, known, given, dies): what each node's policy said of the desk's limits, between two offsets.
 
-    Each mailbox is gone through in the order of its posts and ends; what was refused takes no room later.
+    ``given`` is the time to live in µs, null if there was none; ``known`` whether that was said at all.
     """
-    posted = messages.where(F.col("posted_at").isNotNull()).withColumn("who", F.xxhash64(*_KEY[3:]))
-    inside = F.struct(
-        F.unix_micros("posted_at").alias("at"),
-        F.col("first_offset").alias("offset"),
-        F.lit(True).alias("comes"),
-        F.col("who"),
+    starts: dict[str, list[tuple[int, str]]] = {}
+    for row in events.where(F.col("event") == "started").select("node", "offset", "detail").collect():
+        starts.setdefault(row["node"], []).append((row["offset"], row["detail"] or ""))
+    found: list[tuple[Any, ...]] = []
+    for node, said in starts.items():
+        for (since, detail), (till, _) in pairwise([*sorted(said), (NEVER, "")]):
+            policy = _policy_in(detail, desk)
+            ttl_s, dies = policy.get("ttl_s"), policy.get("on_expiry") == "die"
+            given = int(ttl_s * _SECOND) if _is_wait(ttl_s) else None
+            found.append((node, since, till, "ttl_s" in policy, given, dies))
+    ddl = "of string, since bigint, till bigint, known boolean, given bigint, dies boolean"
+    return F.broadcast(local.frame(events.sparkSession, found, ddl))
+
+
+def _policy_in(detail: str, desk: str) -> Mapping[str, Any]:
+    try:
+        found = json.loads(detail)["policies"][desk]
+    except (ValueError, KeyError, TypeError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _with_limit(rows: DataFrame, events: DataFrame, now: DataFrame, terms: DataFrame, ttl: int) -> DataFrame:
+    """Messages with what becomes of them if none lives longer than this many µs without an end."""
+    lasts = F.coalesce(F.unix_micros("finished_at") >= F.unix_micros("posted_at") + ttl, F.lit(True))
+    passed = (F.col("outcome") == "expired") | (F.col("reason") == "deadline")
+    # Of all others the steps would tell nothing new.
+    old = rows.where(F.col("posted_at").isNotNull() & (lasts | passed | (F.col("lives") > 1)))
+    found = _passed(_steps(events, old.select("key", twin_of().alias("twin"))), now, terms, ttl)
+    turned = _refusals(events).select(*_MAILBOX, F.lit(True).alias("turned")).distinct()
+    passes = F.coalesce(F.col("passes") & (F.col("fate") != "refused"), F.lit(False))
+    # Where one passes sooner, another may have found room.
+    unsure = F.coalesce("is_loose", F.lit(False)) | (passes & F.coalesce("turned", F.lit(False)))
+    return (
+        rows.join(found, on=list(_KEY), how="left")
+        .join(turned, on=list(_MAILBOX), how="left")
+        .withColumns(
+            {
+                "fate": F.when(passes, F.when(F.col("dies"), F.lit("dead")).otherwise(F.lit("expired"))).otherwise(
+                    F.col("fate")
+                ),
+                "attempts": F.coalesce("tries", "attempts"),
+                "unsure": F.col("unsure") | unsure,
+            }
+        )
     )
-    leaves = F.struct(
-        F.greatest(F.unix_micros("finished_at"), F.unix_micros("posted_at")).alias("at"),
-        F.col("last_offset").alias("offset"),
-        F.lit(False).alias("comes"),
-        F.col("who"),
+
+
+def _passed(steps: DataFrame, now: DataFrame, terms: DataFrame, ttl: int) -> DataFrame:
+    """(message, passes, dies, tries, is_loose): whether its last life passes its limit, and its attempts up to then."""
+    in_force = (F.col("of") == F.col("node")) & (F.col("offset") > F.col("since")) & (F.col("offset") < F.col("till"))
+    placed = steps.join(F.broadcast(now), on="node", how="left").join(terms, on=in_force, how="left")
+    told_so = F.col("known") & F.col("expires").isNotNull()
+    # Another limit than the desk gives is one that the message was posted with.
+    own = F.coalesce(told_so & ~F.col("expires").eqNullSafe(F.col("ts") + F.col("given")), F.lit(False))
+    limits = F.struct(F.when(~own, F.col("ts") + ttl).alias("new"), F.col("expires").alias("old"))
+    message = Window.partitionBy(*_NUMBERS, "generation")
+    so_far = message.orderBy("offset").rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    set_anew = is_("posted", "unparked", "redriven")
+    placed = placed.withColumn("by", F.last(F.when(set_anew, limits), ignorenulls=True).over(so_far))
+    new, old = F.col("by.new"), F.col("by.old")
+    limit = F.when(old.isNull() | (new < old), new)
+    can = (F.col("state") == READY) | is_("received")
+    # In this state until the next step, or as far as its node tells.
+    until = F.coalesce("until", "now")
+    late = (until > F.greatest(limit, F.col("clock"))) | ((F.col("next_code") == CODE["leased"]) & (until >= limit))
+    cut = F.min(F.when(can & limit.isNotNull() & late, F.col("offset")))
+    lived = placed.withColumn("cut", cut.over(Window.partitionBy(*_NUMBERS, "generation", "life")))
+    in_time = F.col("cut").isNull() | (F.col("offset") < F.col("cut"))
+    given_back = F.col("lease_end.code").isin(CODE["released"], CODE["recalled"])
+    # What would have been given back later ended with the limit.
+    counts = F.coalesce(~given_back, F.lit(True)) | F.coalesce(F.col("lease_end.offset") > F.col("cut"), F.lit(False))
+    ended = is_("expired") | (is_("died") & (F.col("reason") == "deadline"))
+    # It ended by a limit that would not have been there; or a life ended sooner that another followed.
+    loose = F.coalesce(ended & in_time & new.isNotNull() & ~new.eqNullSafe(old), F.lit(False))
+    first_cut = F.min(F.when(F.col("cut").isNotNull(), F.col("life")))
+    return lived.groupBy(*_KEY).agg(
+        F.max_by("cut", "offset").isNotNull().alias("passes"),
+        F.coalesce(F.max_by("dies", "offset"), F.lit(False)).alias("dies"),
+        F.sum((is_("leased") & in_time & counts).cast("int")).cast("int").alias("tries"),
+        (F.max(loose) | F.coalesce(first_cut < F.max("life"), F.lit(False))).alias("is_loose"),
     )
-    ended = F.when(F.col("finished_at").isNotNull(), F.array(inside, leaves)).otherwise(F.array(inside))
-    mailbox = ["node", "desk", "mailbox"]
-    steps = (
-        posted.select(*mailbox, F.explode(ended).alias("step"))
-        .groupBy(*mailbox)
-        .agg(F.sort_array(F.collect_list("step")).alias("steps"))
+
+
+# A capacity
+
+
+def _with_room(rows: DataFrame, events: DataFrame, capacity: int) -> DataFrame:
+    """Messages with what becomes of them in mailboxes of this size.
+
+    Each mailbox is gone through in the order of what came and went; what was refused takes no room later.
+    """
+    rows = rows.withColumn("who", _who())
+    boxes = (
+        _moves(rows, events)
+        .groupBy(*_MAILBOX)
+        .agg(
+            F.sort_array(F.collect_list("step")).alias("steps"),
+            F.max(F.col("step.does") == _TURNED).alias("turned"),
+        )
         # Where fewer ever came than there is room for, nobody was refused.
-        .where(F.size("steps") > capacity)
+        .where((F.size("steps") > capacity) | F.col("turned"))
     )
     gone = F.aggregate("steps", _empty(), lambda state, e: _next(state, e, capacity), _all_refused)
-    return (
-        steps.select(*mailbox, F.explode(gone).alias("who"))
-        .join(posted.select(*_KEY, "who"), on=[*mailbox, "who"], how="inner")
-        .select(*_KEY)
+    refused = boxes.select(*_MAILBOX, F.explode(gone).alias("who")).withColumn("no_room", F.lit(True))
+    # Nobody is meant where it is a mailbox of which the record does not tell.
+    is_message = F.col("fate").isNotNull()
+    return rows.join(refused, on=[*_MAILBOX, "who"], how="full").withColumns(
+        {
+            "fate": F.when(is_message & F.col("no_room"), F.lit("refused")).otherwise(F.col("fate")),
+            "unsure": F.coalesce("unsure", F.lit(True)),
+        }
     )
+
+
+def _who() -> Column:
+    """A number for a message among those of its mailbox."""
+    return F.xxhash64(*_KEY[len(_MAILBOX) :])
+
+
+def _refusals(events: DataFrame) -> DataFrame:
+    """Posts that found no room."""
+    return events.where((F.col("event") == "refused") & (F.col("reason") == "full"))
+
+
+def _moves(rows: DataFrame, events: DataFrame) -> DataFrame:
+    """(mailbox, step): what came, went and was refused, each at its offset."""
+
+    def step(offset: str, does: Column, who: Column) -> Column:
+        return F.struct(F.col(offset).alias("offset"), does.cast("int").alias("does"), who.alias("who"))
+
+    # An answer may have been let in by the right of what it answers.
+    unasked = (F.col("kind") == _CONFIRMATION) | F.col("cause_id").isNotNull()
+    comes = F.when(F.coalesce(unasked, F.lit(False)), _UNASKED).otherwise(_ASKS)
+    posted = rows.where(F.col("posted_at").isNotNull()).withColumn("twin", twin_of())
+    early = posted.where(F.col("first_offset") < F.col("commit")).select(*_NUMBERS)
+    odd = told(events.where(F.col("event").isin(*_ODD))).select(*_NUMBERS).unionByName(early).distinct()
+    leaves = F.when(F.col("finished_offset").isNotNull(), step("finished_offset", F.lit(_LEAVES), F.col("who")))
+    both = F.array_compact(F.array(step("first_offset", comes, F.col("who")), leaves))
+    plain = posted.join(odd, on=list(_NUMBERS), how="left_anti").select(*_MAILBOX, F.explode(both).alias("step"))
+    last = F.lead("offset").over(Window.partitionBy(*_NUMBERS, "generation").orderBy("offset")).isNull()
+    does = F.when(is_("posted"), comes).when(F.col("change") > 0, _AGAIN).when(F.col("last"), _LEAVES).otherwise(_RESTS)
+    others = _steps(events, odd).where("change <> 0").withColumn("last", last)
+    turned = _refusals(events).select(*_MAILBOX, step("offset", F.lit(_TURNED), F.lit(0).cast("bigint")).alias("step"))
+    return plain.unionByName(others.select(*_MAILBOX, step("offset", does, _who()).alias("step"))).unionByName(turned)
 
 
 def _empty() -> Column:
@@ -239,31 +381,43 @@ def _empty() -> Column:
         nobody.alias("away"),
         nobody.alias("page"),
         F.array().cast("array<array<bigint>>").alias("pages"),
+        F.lit(False).alias("unsure"),
     )
 
 
 def _next(state: Column, e: Column, capacity: int) -> Column:
-    full = e["comes"] & (state["depth"] >= capacity)
-    was_refused = ~e["comes"] & F.array_contains(state["away"], e["who"])
-    change = F.when(full | was_refused, 0).when(e["comes"], 1).otherwise(-1)
+    does, room = e["does"], state["depth"] < capacity
+    away = F.array_contains(state["away"], e["who"])
+    full = (does == _ASKS) & ~room
+    comes = does.isin(_ASKS, _UNASKED) | ((does == _AGAIN) & ~away)
+    goes = does.isin(_RESTS, _LEAVES) & ~away
+    change = F.when(full, 0).when(comes, 1).when(goes, -1).otherwise(0)
     turns = full & (F.size(state["page"]) >= _PAGE)
-    away = (
+    gone = (
         F.when(full, F.array_append(state["away"], e["who"]))
-        .when(was_refused, F.array_remove(state["away"], e["who"]))
+        .when((does == _LEAVES) & away, F.array_remove(state["away"], e["who"]))
         .otherwise(state["away"])
     )
     page = F.when(turns, F.array(e["who"])).when(full, F.array_append(state["page"], e["who"])).otherwise(state["page"])
     pages = F.when(turns, F.array_append(state["pages"], state["page"])).otherwise(state["pages"])
+    # Room for one who was refused, or none for one who asked for none or came back.
+    unsure = ((does == _TURNED) & room) | (does.isin(_UNASKED, _AGAIN) & ~away & ~room)
     return F.struct(
         (state["depth"] + change).alias("depth"),
-        away.cast("array<bigint>").alias("away"),
+        gone.cast("array<bigint>").alias("away"),
         page.cast("array<bigint>").alias("page"),
         pages.cast("array<array<bigint>>").alias("pages"),
+        (state["unsure"] | unsure).alias("unsure"),
     )
 
 
 def _all_refused(state: Column) -> Column:
-    return F.flatten(F.array_append(state["pages"], state["page"]))
+    """Who was refused; and null where the record does not tell."""
+    refused = F.flatten(F.array_append(state["pages"], state["page"]))
+    return F.when(state["unsure"], F.array_append(refused, F.lit(None).cast("bigint"))).otherwise(refused)
+
+
+# A ladder of retries
 
 
 def _with_shift(messages: DataFrame, attempts: DataFrame, ladder: tuple[float, ...]) -> DataFrame:
