@@ -152,15 +152,19 @@ def verify(
 ) -> None:
     """Check segments against what was taken in, and the tables against that and each other.
 
-    Exit code 4 if there is anything.
+    It also says what it cannot tell, such as what is missing where a mailbox was forgotten and the segments are gone.
+    Exit code 4 if there is anything that does not agree.
     """
     place = journal_place(session, journal)
     with progress(session) as report, open_job(session, at, report) as job:
-        found = job.verify(place)
+        found, untold = job.verify(place)
     if session.json:
-        session.emit({"findings": [{"kind": k, "where": w, "detail": d} for k, w, d in found]})
+        findings = [{"kind": kind, "where": where, "detail": detail} for kind, where, detail in found]
+        session.emit({"findings": findings, "untold": untold})
     else:
         session.table(("KIND", "WHERE", "WHAT"), found, "The books agree with the journal and with each other.")
+        for sentence in untold:
+            session.say(sentence)
     if found:
         raise SystemExit(FOUND)
 

@@ -22,10 +22,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import InvalidInput, StoreCorrupt
 from . import bronze, check, cutting, held, intake, ledger, lineage, local, schema, taken, withdrawn
+from .agreement import verify_tables
 from .bronze import REJECTED, File, Journal, Segment
 from .finding import Finding
 from .ledger import APPEND, REBUILD, RECOMPUTE, Ledger, Plan, State
 from .offsets import Ranges
+from .proof import Proof
 from .scratch import Scratch
 from .session import NEEDED, PLANS
 from .tables import FILES, GOLD, SILVER, STATE_TABLES, Tables
@@ -162,8 +164,11 @@ class Job:
         """Erase a mailbox's rows from every table and its files, for now and after every rebuild."""
         if not mailbox:
             raise InvalidInput("which mailbox? its name is empty")
+        place = Journal(journal) if journal else None
         with self.ledger.alone("forget"):
             self._refuse_unfinished("forget")
+            # Before anything is erased: what is wrong with the journal must not look like a failure behind it.
+            held, unread = check.held_by_segments(place, mailbox) if place else ([], [])
             state = self.ledger.state()
             erased = 0
             if self.ledger.has("events"):
@@ -179,21 +184,29 @@ class Job:
                     self.tables.vacuum(name, 0)
             else:
                 self.ledger.commit(after)
-            held, unread = check.held_by_segments(Journal(journal), mailbox) if journal else ([], [])
         return {"mailbox": mailbox, "events_erased": erased, "segments": held, "unread": unread}
 
-    def verify(self, journal: str | None) -> list[check.Discrepancy]:
+    def verify(self, journal: str | None) -> check.Verified:
         """Check the journal's files against the record, and the tables against it and each other."""
         with self.ledger.alone("verify"):
-            state = self.ledger.state()
+            state, plan = self.ledger.state(), self.ledger.plan()
+            rows = self.tables.segments() if state.batch else []
             found: list[check.Discrepancy] = []
-            if journal:
-                place = Journal(journal)
+            place = Journal(journal) if journal else None
+            at_hand: dict[tuple[str, str], File] = {}
+            if place is not None:
                 listing = place.listing()
-                rows = self.tables.segments() if state.batch else []
-                found += check.verify_files(place, rows, state.lineage, listing, self._examine(place, listing.files))
-            self._report(0, None, "comparing tables")
-            return [*found, *check.verify_tables(self.tables, state, self.ledger.plan())]
+                looked = self._examine(place, listing.files)
+                found += check.verify_files(place, rows, state.lineage, listing, looked)
+                at_hand = check.as_taken(rows, listing.files, looked)
+            if unfinished := [*check.unfinished(state, plan)]:
+                return check.Verified([*found, *unfinished], [])
+            proven = Proof(self.ledger, state, place, at_hand, self._report)
+            if state.batch:
+                found += proven.verify(rows)
+                with self._wide(sum(segment.events for segment in rows)):
+                    found += verify_tables(self.tables, state, self._report)
+            return check.Verified(found, proven.untold)
 
     # A run
 
