@@ -86,7 +86,7 @@ def parse() -> argparse.Namespace:
         "--engines", nargs="+", choices=ENGINES, default=list(ENGINES), help="who builds [default: all]"
     )
     parser.add_argument(
-        "--limit-s", type=float, default=3_600, metavar="S", help="seconds that one engine may take on one journal"
+        "--limit-s", type=float, default=7_200, metavar="S", help="seconds that one engine may take on one journal"
     )
     for name in ("--child", "--journal", "--lake", "--held"):
         parser.add_argument(name, help=argparse.SUPPRESS)

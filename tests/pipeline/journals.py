@@ -48,7 +48,11 @@ _REASON = {
     "died": "rejected", "expired": "ttl", "cancelled": "operator", "parked": "review", "paused": "operator",
     "disconnected": "cut",
 }  # fmt: skip
-_POLICIES = {name: {"name": name, "capacity": 3, "quiet_s": 0.0, "quiet_max_s": 0.0} for name in ("relay", "inbound")}
+_POLICIES = {
+    "relay": {"name": "relay", "capacity": 3, "quiet_s": 0.0, "quiet_max_s": 0.0},
+    "inbound": {"name": "inbound", "capacity": 3, "quiet_s": 2.0, "quiet_max_s": 9.5},
+}
+_OTHER = {**_POLICIES, "inbound": {**_POLICIES["inbound"], "quiet_s": 0.0}}
 _FINISHED = ("delivered", "died", "expired", "cancelled")
 
 
@@ -102,7 +106,8 @@ def hostile_rows(draw: st.DrawFn, events_max: int = 60, *, back: bool = True) ->
             rows.append(_row(at, "resumed" if paused.get(place) else "paused", place, holder="operator"))
             paused[place] = not paused.get(place)
         elif what == 2 and draw(st.booleans()):
-            rows.append(_row(at, "started", detail=json.dumps({"policies": _POLICIES})))
+            policies = draw(st.sampled_from((_POLICIES, _OTHER)))
+            rows.append(_row(at, "started", detail=json.dumps({"policies": policies})))
             online.clear()
         else:
             rows.append(_step(draw, draw(st.sampled_from(messages)), at, lanes))

@@ -13,6 +13,7 @@ import duckdb
 
 HOUR = 3_600_000_000
 DAY = 24 * HOUR
+SPAN_MAX = 1_000 * DAY
 
 FINISHING = "('delivered', 'died', 'expired', 'cancelled')"
 ENDING = "('delivered', 'retried', 'released', 'recalled', 'uncertain', 'died', 'expired', 'cancelled', 'parked')"
@@ -26,7 +27,7 @@ FREED = f"""coalesce(min_by(clock, "offset") filter (
     where event in ('delivered', 'died', 'expired', 'cancelled', 'parked', 'uncertain')), {NEVER})"""
 SPLIT = ", ".join(
     f"coalesce(sum(long) filter (where cause = '{name}'), 0)::bigint as wait_{name}"
-    for name in ("in_flight", "parked", "paused", "offline", "backoff", "lane", "idle")
+    for name in ("in_flight", "parked", "paused", "offline", "backoff", "quiet", "lane", "idle")
 )
 UUID = "[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"
 CLUSTER = rf"""regexp_replace(regexp_replace(regexp_replace(trim(coalesce(error, '')),
@@ -386,10 +387,32 @@ STEPS: tuple[tuple[str, str], ...] = (
         """,
     ),
     (
+        "quieted",
+        """
+        -- Until when the lane of a post was not quiet, by what its desk asked for at the last start before the post.
+        select n.*, least(first(ends ignore nulls) over (w rows between current row and unbounded following) + quiet,
+            posted_at + quiet_max) as quiet_until
+        from (
+            select *, case when coalesce(lead(posted_at) over w - posted_at > quiet, true) then posted_at end as ends
+            from (
+                select p.*, (s.policy ->> 'quiet_s')::double * 1000000 as quiet,
+                    (s.policy ->> 'quiet_max_s')::double * 1000000 as quiet_max
+                from messages p, lateral (
+                    select max_by(e.detail::json -> 'policies' -> p.desk, e."offset") as policy from events e
+                    where e.event = 'started' and e.node = p.node and e."offset" < p.posted_offset
+                ) s
+                where p.posted_at is not null and p.lane_seq > 0
+            ) where quiet > 0
+            window w as (partition by node, desk, mailbox, lane order by lane_seq, posted_offset)
+        ) n window w as (partition by node, desk, mailbox, lane order by lane_seq, posted_offset)
+        """,
+    ),
+    (
         "clipped",
         f"""
         -- The time of messages that are final, inside of which it does not run back and past whose end it does not go.
         select {KEY}, generation, lane, state, due_at, lane_until,
+            case when s.event = 'posted' then q.quiet_until end as quiet_until,
             greatest(m.posted_at, least(s.clock, m.cap)) as since, greatest(m.posted_at, least(s.until, m.cap)) as until
         from stretches s
         join (
@@ -398,6 +421,7 @@ STEPS: tuple[tuple[str, str], ...] = (
                     and (f.node, f.desk, f.mailbox, f.lane) = (m.node, m.desk, m.mailbox, m.lane)) as lane_until
             from messages m where finished_at is not null and posted_at is not null
         ) m using ({KEY}, generation)
+        left join (select {KEY}, generation, quiet_until from quieted) q using ({KEY}, generation)
         where s.until is not null
         """,
     ),
@@ -416,6 +440,7 @@ STEPS: tuple[tuple[str, str], ...] = (
             select n, since as t from ready union select n, until from ready
             union select n, due_at from ready where due_at > since and due_at < until
             union select n, lane_until from ready where lane_until > since and lane_until < until
+            union select n, quiet_until from ready where quiet_until > since and quiet_until < until
             union select n, unnest([l.since, l.until]) from ready r join links l using (node, desk, mailbox)
             union select n, unnest([p.since, p.until]) from ready r join pauses p using (node, desk, mailbox)
             union select n, o.ts from ready r join opening o using (node, desk)
@@ -435,6 +460,7 @@ STEPS: tuple[tuple[str, str], ...] = (
                     and l.since <= c.t and coalesce(l.until, c.t_next) >= c.t_next)
                     then 'offline'
                 when r.due_at >= c.t_next then 'backoff'
+                when r.quiet_until >= c.t_next then 'quiet'
                 when r.lane_until >= c.t_next then 'lane'
                 else 'idle'
             end as cause
@@ -482,7 +508,8 @@ STEPS: tuple[tuple[str, str], ...] = (
         from (
             select *, unnest(range(ts // {HOUR}, (until - 1) // {HOUR} + 1)) as h
             from (
-                select m.*, sum(change) over w as depth, lead(ts) over w as until,
+                select m.*, sum(change) over w as depth, lead(ts) over w as ends,
+                    case when ends > ts + {SPAN_MAX} then ts + {SPAN_MAX} else ends end as until,
                     (select max_by((s.detail::json -> 'policies' -> m.desk ->> 'capacity')::bigint, s."offset")
                         from events s where s.event = 'started' and s.node = m.node and s."offset" < m."offset") as cap
                 from moves m where change <> 0
@@ -539,15 +566,16 @@ STEPS: tuple[tuple[str, str], ...] = (
         days as (
             select node, unnest(range(first_at // {DAY}, last_at // {DAY} + 1)) as day, first_at, last_at from covers
         )
-        select d.day, l.node, l.desk, l.mailbox,
+        select *, online / nullif(covered, 0) as share, connections * {HOUR} / nullif(covered, 0) as reconnect_rate
+        from (select d.day, l.node, l.desk, l.mailbox,
             least(d.last_at, (d.day + 1) * {DAY}) - greatest(d.first_at, d.day * {DAY}) as covered,
-            sum(greatest(0, least(coalesce(l.until, d.last_at), (d.day + 1) * {DAY})
+            sum(greatest(0, least(coalesce(l.until, d.last_at), l.since + {SPAN_MAX}, (d.day + 1) * {DAY})
                 - greatest(l.since, d.day * {DAY})))::bigint as online,
             count(*) filter (where l.since // {DAY} = d.day) as connections,
             count(*) filter (where l.ending in ('timeout', 'replaced', 'restart') and l.until // {DAY} = d.day)
                 as half_open
         from links l join days d using (node)
-        group by all having online > 0 or connections > 0 or half_open > 0
+        group by all having online > 0 or connections > 0 or half_open > 0)
         """,
     ),
     (
@@ -582,7 +610,26 @@ STEPS: tuple[tuple[str, str], ...] = (
             from hours window t as (partition by desk, mailbox order by "window"
                 range between {72 * HOUR} preceding and {HOUR} preceding)
         )
-        select * from rated where attempts >= 5 and failure_rate >= 0.5 and failure_rate >= 2 * baseline
+        , levels as (
+            -- What was in a mailbox at the end of an hour, of those in which that changed.
+            select "window", desk, mailbox, sum(moved) over (partition by desk, mailbox order by "window") as level
+            from (
+                select ts // {HOUR} * {HOUR} as "window", desk, mailbox, sum(change) as moved
+                from moves where change <> 0 group by all
+            )
+        )
+        select *, case when backlog <= 0 then 0 else (
+                select min(l."window") from levels l where (l.desk, l.mailbox) = (o.desk, o.mailbox) and l.level <= 0
+                    and l."window" > o."window" and l."window" <= o."window" + {72 * HOUR}
+            ) - o."window" end as drain,
+            attempts / greatest(attempts - failures, 1) as retry_storm
+        from (
+            select r.*, coalesce((
+                select max_by(l.level, l."window") from levels l
+                where (l.desk, l.mailbox) = (r.desk, r.mailbox) and l."window" <= r."window"
+            ), 0)::bigint as backlog
+            from rated r where attempts >= 5 and failure_rate >= 0.5 and failure_rate >= 2 * baseline
+        ) o
         """,
     ),
 )

@@ -45,7 +45,7 @@ def test_files_of_all_sorts_are_taken_whole_or_named(spark: SparkSession, tmp_pa
     assert sorted(row["offset"] for row in job.tables.load("events").select("offset").collect()) == offsets
     ends = {row["message_id"]: row["outcome"] for row in shown.rows("messages")}
     assert ends == {f"m{first}": "delivered" for first in taken}
-    assert job.verify(None) == []
+    assert job.verify(None).found == []
     # Another run finds nothing to do, and says the same of what it left out.
     again = Job(str(tmp_path / "lake"), lambda: pytest.fail("Spark was started")).run(str(tmp_path / "j"))
     assert (again.batches, again.rejected) == (0, result.rejected)
@@ -64,6 +64,6 @@ def test_folders_may_have_any_name(spark: SparkSession, tmp_path: Path, monkeypa
     odd.write(journal, 4, SOUND)
     assert job.run(journal.name).events == odd.ROWS
     job.compact(retain_h=1)
-    assert job.verify(journal.name) == []
+    assert job.verify(journal.name) == ([], [])
     assert sorted(row["offset"] for row in Lake(str(lake)).rows("events")) == [1, 2, 3, 4, 5, 6]
     assert [path.name for path in lake.parent.iterdir()] == ["lake"]

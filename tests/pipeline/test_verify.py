@@ -23,7 +23,7 @@ from posthouse.pipeline.schema import IDENTITY
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row, SparkSession
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
 
 
 class Made(NamedTuple):

@@ -634,7 +634,11 @@ class Job:
         self.tables.write(name, rows, batch, whole=False, stamped=False, instead=f"day >= '{since}'")
 
     def _revised_books(self, rows: DataFrame) -> DataFrame:
-        """With the revision: one more for each change of a window that had nothing open."""
+        """With the revision: one more for each change that comes after a window was closed.
+
+        Its hour is over once the books know a later one. Then more of what it counts by its own events is late; what
+        becomes of its messages is not, unless nothing was open any more.
+        """
         from pyspark.sql import functions as F
 
         rows = rows.drop("revision")
@@ -642,13 +646,17 @@ class Job:
             return rows.withColumn("revision", F.lit(1))
         old = self.tables.load("books")
         values = [name for name in rows.columns if name not in ("window", "desk", "kind")]
+        own = F.struct("posted", "refused", "duplicate", "remainder")
         known = old.select(
             "window", "desk", "kind", "revision", F.col("open").alias("open_before"),
-            F.to_json(F.struct(*values)).alias("before"),
+            F.to_json(F.struct(*values)).alias("before"), F.to_json(own).alias("own_before"),
         )  # fmt: skip
-        changed = (F.col("open_before") == 0) & (F.to_json(F.struct(*values)) != F.col("before"))
+        late = F.to_json(own) != F.col("own_before")
+        again = (F.col("open_before") == 0) & (F.to_json(F.struct(*values)) != F.col("before"))
+        changed = (F.col("window") < F.col("latest")) & (late | again)
         revision = F.coalesce("revision", F.lit(1)) + F.when(changed, 1).otherwise(0)
-        joined = rows.join(known, on=["window", "desk", "kind"], how="left")
+        latest = F.broadcast(old.agg(F.max("window").alias("latest")))
+        joined = rows.join(known, on=["window", "desk", "kind"], how="left").crossJoin(latest)
         return joined.select(*rows.columns, revision.cast("int").alias("revision"))
 
     def _refuse_unfinished(self, doing: str) -> None:

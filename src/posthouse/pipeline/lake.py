@@ -217,10 +217,11 @@ class Lake:
             offsets += [offset for each in row["anomalies"] for offset in each["offsets"] or ()]
             row["events"] = self._events(whose, min(offsets), max(offsets))
             between = f"lease_offset >= {min(offsets)} and lease_offset <= {max(offsets)}"
-            of = {**whose, "part": row["part"]}
+            # Those of a life that was over may lie in the day's part though the message is open again.
             leases = [
                 each
-                for each in self._optional("attempts", Selection(equal=of, where=between))
+                for part in {row["part"], *(event["at"][:10] for event in row["events"][:1])}
+                for each in self._optional("attempts", Selection(equal={**whose, "part": part}, where=between))
                 if each["generation"] == row["generation"]
             ]
             row["attempts_made"] = sorted(leases, key=lambda lease: int(lease["lease_offset"]))

@@ -25,6 +25,8 @@ BASE, MORE = "base", "more"
 
 DAY_US = 86_400_000_000
 """µs of a day."""
+SPAN_MAX_US = 1_000 * DAY_US
+"""How long something that goes on is told by hours or days: behind that is a clock that was far off."""
 
 VOLATILE = frozenset({"revision", "batch"})
 """Columns that depend on how the journal was cut into batches."""
@@ -91,6 +93,7 @@ class Table(NamedTuple):
 
 
 _PART = Column("part", "string", "`open`, or the UTC day of the message's first event once nothing is due any more.")
+_PART_OF_LIFE = Column("part", "string", f"{_PART.meaning} What an earlier batch told as over stays in its day.")
 _BATCH = Column("batch", "bigint", "The batch that wrote the row.")
 _NODE = Column("node", "string", "The store; one that was restored goes on under the name that it had first.")
 _DESK = Column("desk", "string", "The desk, empty where there is none.")
@@ -180,7 +183,11 @@ MESSAGES = Table(
         Column("wait_paused", "bigint", "µs that its mailbox or lane was paused."),
         Column("wait_offline", "bigint", "µs that nobody was connected to its mailbox."),
         Column("wait_backoff", "bigint", "µs until it was due again after a failed attempt."),
-        Column("wait_quiet", "bigint", "µs of quiet hours of its desk."),
+        Column(
+            "wait_quiet",
+            "bigint",
+            "µs from its post on in which its lane was not quiet yet, by what its desk asked for.",
+        ),
         Column("wait_lane", "bigint", "µs that one before it in its lane was unfinished."),
         Column("wait_idle", "bigint", "µs for which there was no reason but that nobody leased it."),
         Column("revision", "int", "1, and one more each time that late data changed the finished row."),
@@ -194,7 +201,7 @@ ATTEMPTS = Table(
     "a lease",
     ("node", "lease_offset"),
     (
-        _PART,
+        _PART_OF_LIFE,
         _NODE,
         _DESK,
         _MAILBOX,
@@ -239,7 +246,11 @@ BOOKS = Table(
         Column("duplicate", "bigint", "`duplicate` events of that hour; outside the sum."),
         Column("remainder", "bigint", "Messages with an outcome that were never posted (orphans)."),
         Column("remainder_ids", "array<string>", "Their ids, sorted."),
-        Column("revision", "int", "1, and one more each time that late data changed a window after its hour."),
+        Column(
+            "revision",
+            "int",
+            "1, and one more each time that late data changed a window after its hour, or that it was opened again.",
+        ),
     ),
     ("day",),
 )
@@ -249,7 +260,7 @@ ANOMALY = Table(
     "a finding",
     ("kind", *IDENTITY, "offsets"),
     (
-        _PART,
+        _PART_OF_LIFE,
         Column("kind", "string", "What was found; see Anomalies."),
         _NODE,
         _DESK,
@@ -303,7 +314,11 @@ DEPTH = Table(
         Column("finished", "bigint", "Finished in that hour."),
         Column("depth_max", "bigint", "The most messages that waited or were in flight at one time."),
         Column("depth_end", "bigint", "Messages unfinished at its end."),
-        Column("at_cap", "bigint", "µs for which the mailbox was as full as its desk allows; of a desk, their sum."),
+        Column(
+            "at_cap",
+            "bigint",
+            "µs for which the mailbox was as full as its desk allows, for 1,000 days at most; of a desk, their sum.",
+        ),
         Column("refused", "bigint", "Posts refused because it was full."),
     ),
     ("day",),
@@ -319,7 +334,7 @@ AVAILABILITY = Table(
         _DESK,
         _MAILBOX,
         Column("covered", "bigint", "µs of the day that the journal covers."),
-        Column("online", "bigint", "µs of these with a holder connected."),
+        Column("online", "bigint", "µs of these with a holder connected; of one connection, for 1,000 days at most."),
         Column("share", "double", "online / covered."),
         Column("connections", "bigint", "Connections that began."),
         Column("reconnect_rate", "double", "Connections an hour of the covered time."),

@@ -90,6 +90,24 @@ def message(id: str, minute: float = 0, **values: Any) -> dict[str, Any]:
     return row | values
 
 
+def lease(id: str, offset: int, **values: Any) -> dict[str, Any]:
+    """A row of attempts: one that delivered, a minute after its beginning, unless it says otherwise."""
+    row: dict[str, Any] = {
+        **{name: message(id)[name] for name in ("part", "node", "desk", "mailbox", "sender", "message_id")},
+        "generation": 1,
+        "life": 1,
+        "attempt": 1,
+        "holder": "worker-1",
+        "started_at": at(1),
+        "ended_at": at(2),
+        "ended": "delivered",
+        "lease_offset": offset,
+        "end_offset": offset + 1,
+        "batch": 1,
+    }
+    return row | values
+
+
 def event(offset: int, name: str, id: str, minute: float, **values: Any) -> dict[str, Any]:
     row: dict[str, Any] = {
         "node": "n1",
@@ -164,19 +182,7 @@ def small(folder: Path) -> Path:
         lake,
         "attempts",
         [
-            {
-                **{name: message("a")[name] for name in ("part", "node", "desk", "mailbox", "sender", "message_id")},
-                "generation": 1,
-                "life": 1,
-                "attempt": 1,
-                "holder": "worker-1",
-                "started_at": at(1),
-                "ended_at": at(2),
-                "ended": "delivered",
-                "lease_offset": 2,
-                "end_offset": 3,
-                "batch": 1,
-            }
+            lease("a", 2),
         ],
     )
     write(

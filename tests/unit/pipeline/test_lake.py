@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.unit.pipeline.lakes import at, event, finding, message, small, window, write
+from tests.unit.pipeline.lakes import at, event, finding, lease, message, small, window, write
 
 from posthouse.errors import BadFile, InvalidInput
 from posthouse.pipeline.lake import VIEWS, Lake, Selection
@@ -109,6 +109,14 @@ def test_a_message_comes_with_its_life_and_with_late_evidence(lake: Lake) -> Non
     assert [each["kind"] for each in found["anomalies"]] == ["delivered_twice"]
     assert lake.message("a", {"desk": "relay"}) == []
     assert lake.message("nobody") == []
+
+
+def test_an_open_message_comes_with_the_attempts_of_lives_that_were_over(tmp_path: Path) -> None:
+    write(tmp_path, "messages", [message("a", part="open", outcome="open", last_offset=6)])
+    write(tmp_path, "events", [event(n, name, "a", n) for n, name in ((1, "posted"), (2, "leased"), (6, "leased"))])
+    write(tmp_path, "attempts", [lease("a", 2), lease("a", 6, part="open")])
+    (found,) = Lake(str(tmp_path)).message("a")
+    assert [each["lease_offset"] for each in found["attempts_made"]] == [2, 6]
 
 
 def test_a_finding_without_a_message_is_found_by_the_id_that_it_names(lake: Lake) -> None:

@@ -20,13 +20,13 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from ..schema import BASE, MORE, OPEN
-from . import partials
+from . import partials, quiet
 from .anomalies import GRACE_US
 from .batch import causes
 from .carry import REFUSED, shaped
 from .told import READY, box_of, key_of, told
 
-_OWN = ("message", "lane", "full", "context")
+_OWN = ("message", "lane", "full", "context", quiet.ROLE)
 """Roles of the open set that belong to a mailbox, unless there is none in the row."""
 _WOKEN = "woken"
 """The role of a mark: what the base has of a mailbox (``offset``) or of a message (``commit``) is there no more."""

@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from .. import local
-from . import anomalies, fullness, lane, life, partials, silver, step, wait
+from . import anomalies, fullness, lane, life, partials, quiet, silver, step, wait
 from .carry import REFUSED, carry
 from .context import CONTEXT_EVENTS, changes, connections, openings, pauses
 from .lane import MESSAGE
@@ -79,7 +79,7 @@ def advance(
         memo = None if memos is None else keep(memos)
         lives = life.plain_rows(life.grouped(going))
         made = keep(lives if memo is None else _with_memo(lives, memo))
-        (nodes, quiet, caps), context = known.result(), around.result()
+        (nodes, asked, caps), context = known.result(), around.result()
     edges = None if carried is None else nodes.select("node", "edge")
     # What is not plain is gone through step by step; what is unfinished is carried on.
     wanted = made.where("NOT plain OR state <> 3").select(*ID, "plain")
@@ -139,12 +139,15 @@ def advance(
         summed = pool.submit(sums)
         entries = keep(lane.entries(rows, steps, marks, numbers))
         overtaken = pool.submit(lambda: keep(_overtaken(entries, rows, steps, late, memo, anew)))
-        waits = keep(_waits(rows, steps, entries, quiet, memo, changes(links, stops), opened))
+        posted = None if asked is None else put(quiet.posts(rows, asked, edges, carried))
+        waits = keep(_waits(rows, steps, entries, posted, memo, changes(links, stops), opened))
         over = overtaken.result()
         found = pool.submit(findings, over)
         full = None if line is None else fullness.standing(line).join(boxes, on="box", how="inner")
         known_marks = marks if numbers is None else marks.unionByName(_as_marks(numbers))
-        next_open = pool.submit(carry, rows, some, context, links, stops, opened, nodes, over, memo, known_marks, full)
+        next_open = pool.submit(
+            carry, rows, some, context, links, stops, opened, nodes, over, memo, known_marks, full, posted
+        )
         return Batch(
             messages(waits),
             silver.attempts(rows, steps if memo is None else _not_told(steps, memo)),
@@ -158,17 +161,21 @@ def _waits(
     rows: DataFrame,
     steps: DataFrame,
     entries: DataFrame,
-    quiet: DataFrame | None,
+    posted: DataFrame | None,
     memo: DataFrame | None,
     moments: DataFrame,
     opened: DataFrame,
 ) -> DataFrame:
-    """What the messages that are closed waited for. ``moments`` are those at which mailboxes change."""
+    """What the messages that are closed waited for.
+
+    ``moments`` are those at which mailboxes change, ``posted`` the posts of lanes that are waited for to be quiet.
+    """
     asked = wait.stretches(rows, steps, entries)
-    if quiet is None:
+    if posted is None:
         asked = asked.withColumn("quiet_until", F.lit(None).cast("bigint"))
     else:
-        asked = asked.join(lane.quiet_until(rows, quiet), on=list(MESSAGE), how="left")
+        asked = asked.join(quiet.until(rows, posted), on=list(MESSAGE), how="left")
+        asked = asked.withColumn("quiet_until", F.when(F.col("first"), F.col("quiet_until")))
     if memo is not None:
         asked = _remembered(asked, memo)
     found = wait.spent(asked, moments, opened.select(spot_of().alias("spot"), F.unix_micros("at").alias("opened")))
@@ -326,9 +333,10 @@ def _first_of(over: DataFrame, memo: DataFrame) -> DataFrame:
 
 
 def _nodes(events: DataFrame, carried: DataFrame | None) -> DataFrame:
-    """(node, edge, horizon, last_at, first_at, reached_before, reached, policies, starts): offsets and µs.
+    """(node, edge, horizon, last_at, first_at, reached_before, reached, policies, was_quiet, starts): offsets and µs.
 
-    ``starts`` are the offsets at which the node started, with what it said then; ``policies`` is what it said last.
+    ``starts`` are the offsets at which the node started, with what it said then; ``policies`` is what it said last,
+    and ``was_quiet`` (0 or 1) whether a desk had waited for quiet before these events.
     """
     at = F.unix_micros("at")
     started = F.when(F.col("event") == "started", F.struct("offset", "detail"))
@@ -344,11 +352,12 @@ def _nodes(events: DataFrame, carried: DataFrame | None) -> DataFrame:
         return now.select(
             "node", nothing.alias("edge"), F.col("last.offset").alias("horizon"), F.col("last.at").alias("last_at"),
             "first_at", F.col("first_at").alias("reached_before"), "reached", "policies",
-            "starts",
+            F.lit(0).alias("was_quiet"), "starts",
         )  # fmt: skip
     then = carried.where(F.col("role") == "node").select(
         "node", F.col("offset").alias("edge"), at.alias("old_at"), F.unix_micros("due_at").alias("reached_before"),
         F.unix_micros("expires_at").alias("old_first"), F.col("detail").alias("old_policies"),
+        F.col("attempt").alias("old_quiet"),
     )  # fmt: skip
     return now.join(then, on="node", how="full").select(
         "node",
@@ -359,6 +368,7 @@ def _nodes(events: DataFrame, carried: DataFrame | None) -> DataFrame:
         F.coalesce("reached_before", "first_at").alias("reached_before"),
         F.greatest("reached", "reached_before").alias("reached"),
         F.coalesce("policies", "old_policies").alias("policies"),
+        F.coalesce("old_quiet", F.lit(0)).alias("was_quiet"),
         # What held before these events, and what since.
         F.concat(
             F.array(F.struct(F.lit(0).cast("bigint").alias("offset"), F.col("old_policies").alias("detail"))),
@@ -387,30 +397,31 @@ class _Known(NamedTuple):
     """What is known by value, since nearly every plan needs it."""
 
     nodes: DataFrame
-    quiet: DataFrame | None
-    """(node, desk, quiet_us, quiet_max_us) of desks that wait for quiet, by the node's last `started`."""
+    asked: DataFrame | None
+    """What desks that wait for quiet ask for, as ``quiet`` has it; None where none ever did."""
     caps: DataFrame | None
     """What desks allow, as ``fullness`` has it: each `started` holds until the next."""
 
 
 def _known(nodes: DataFrame) -> _Known:
     spark, found = nodes.sparkSession, nodes.toArrow()
-    quiet: list[tuple[Any, ...]] = []
+    asked: list[tuple[Any, ...]] = []
     caps: list[tuple[Any, ...]] = []
-    for row in found.select(["node", "policies", "starts"]).to_pylist():
-        for desk, policy in _policies(row["policies"]).items():
-            seconds, most = (policy.get(name) for name in ("quiet_s", "quiet_max_s"))
-            if isinstance(seconds, int | float) and seconds > 0 and isinstance(most, int | float):
-                quiet.append((row["node"], desk, int(seconds * 1e6), int(most * 1e6)))
+    was_quiet: list[int] = []
+    for row in found.select(["node", "was_quiet", "starts"]).to_pylist():
+        asked_before = len(asked)
         starts = sorted((each["offset"], each["detail"] or "") for each in row["starts"])
         for (since, detail), (till, _) in pairwise([*starts, (NEVER, "")]):
             for desk, policy in _policies(detail).items():
                 if isinstance(cap := policy.get("capacity"), int) and cap > 0:
                     caps.append((row["node"], desk, cap, since, till))
-    ddl = "node string, desk string, quiet_us bigint, quiet_max_us bigint"
+                seconds, most = (policy.get(name) for name in ("quiet_s", "quiet_max_s"))
+                if isinstance(seconds, int | float) and seconds > 0 and isinstance(most, int | float):
+                    asked.append((row["node"], desk, int(seconds * 1e6), int(most * 1e6), since, till))
+        was_quiet.append(max(row["was_quiet"], int(len(asked) > asked_before)))
     return _Known(
-        spark.createDataFrame(found.drop_columns(["starts"])),
-        local.frame(spark, quiet, ddl) if quiet else None,
+        spark.createDataFrame(found.drop_columns(["starts", "was_quiet"]).append_column("was_quiet", [was_quiet])),
+        local.frame(spark, asked, quiet.ASKED_DDL) if any(was_quiet) else None,
         local.frame(spark, caps, fullness.CAPS_DDL) if caps else None,
     )
 

@@ -8,8 +8,10 @@ In: what the batch was made of. Out: events of the contract with a role, and mem
     opening   the first connection of each desk
     lane      the highest number of each lane, and until when (memo_freed) its finished messages had held it
     node      the last offset and instant of each node; due_at and expires_at hold its highest and lowest instant,
-              detail what it said when it last started
+              detail what it said when it last started, attempt whether any of its desks ever waited for quiet
     full      mailboxes that are as full as they may be, with the move since which they are
+    post      posts of lanes that are waited for to be quiet, from that of the first unfinished message on; commit and
+              size_bytes hold what was asked for, in µs
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from ...journal.schema import NAMES
-from . import silver
+from . import quiet, silver
 from .lane import MESSAGE
 from .told import BOX, ENDS, ID, LANE, NEVER, PLACE, name_of
 
@@ -49,6 +51,7 @@ def carry(
     memo: DataFrame | None,
     marks: DataFrame,
     full: DataFrame | None,
+    posted: DataFrame | None,
 ) -> DataFrame:
     """What the next batch needs. ``some`` holds all told events of messages that are unfinished."""
     unfinished = rows.where(~silver.closed())
@@ -68,9 +71,14 @@ def carry(
                 "due_at": F.timestamp_micros("reached"),
                 "expires_at": F.timestamp_micros("first_at"),
                 "detail": F.col("policies"),
+                "attempt": F.col("was_quiet"),
             },
         ),
     ]
+    if posted is not None:
+        own = {name: F.col(name) for name in (*LANE, "lane_seq", "offset")}
+        own |= {"at": F.timestamp_micros("posted"), "commit": F.col("quiet_us"), "size_bytes": F.col("quiet_max_us")}
+        pieces.append(shaped(quiet.needed(posted, unfinished), quiet.ROLE, own))
     if full is not None:
         own = {name: F.col(name) for name in (*BOX, "offset")}
         pieces.append(shaped(full, "full", {**own, "at": F.timestamp_micros("ts")}))

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from ..schema import SPAN_MAX_US
 from .told import NEVER, above, spot_of
 
 HOUR_US = 3_600_000_000
@@ -146,9 +147,9 @@ def levels(
 
 def full_hours(line: DataFrame) -> DataFrame:
     """(w, box, full): µs of each hour for which a mailbox was full; told with the move that ends it."""
-    first = hour(F.col("ts"))
-    last = F.greatest(first, hour(F.col("next") - 1))
-    spent = F.least("next", F.col("w") + HOUR_US) - F.greatest("ts", "w")
+    first, until = hour(F.col("ts")), F.least(F.col("next"), F.col("ts") + SPAN_MAX_US)
+    last = F.greatest(first, hour(until - 1))
+    spent = F.least(until, F.col("w") + HOUR_US) - F.greatest("ts", "w")
     return (
         line.where((F.col("depth") >= F.col("cap")) & (F.col("next") > F.col("ts")))
         .withColumn("w", F.explode(F.sequence(first, last, F.lit(HOUR_US).cast("bigint"))))

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from ..schema import DAY_US, OPEN
 from .batch import Keep, same
-from .partials import DEAD, HOURLY, NODES, SETTLED, bucket_value, day_of
+from .partials import DEAD, HOURLY, NODES, SETTLED, bucket_value, day_of, until_told
 
 OUTCOMES = ("delivered", "dead", "expired", "cancelled", "uncertain", "open")
 TOP_MAILBOXES = 200
@@ -245,7 +245,7 @@ def availability(partials: DataFrame, since: dt.date | None = None) -> DataFrame
 def _online(standing: DataFrame, since: dt.date | None) -> DataFrame:
     """The days of connections that stand, up to where the journal of their node reaches (``to``)."""
     begin, day = F.unix_micros("first_at"), F.col("d") * DAY_US
-    end, zero = F.greatest(begin, F.col("to")), F.lit(0).cast("bigint")
+    end, zero = until_told(begin, F.col("to")), F.lit(0).cast("bigint")
     first, last = day_of(begin), day_of(end)
     if since is not None:
         first = F.greatest(first, F.lit((since - dt.date(1970, 1, 1)).days).cast("bigint"))

@@ -197,21 +197,3 @@ def overtaken(
         .agg(F.min(F.struct("taken", "a")).alias("e"))
         .select(*MESSAGE, F.array("e.a", "e.taken").alias("overtaken"))
     )
-
-
-def quiet_until(rows: DataFrame, quiet: DataFrame) -> DataFrame:
-    """(key, twin, generation, quiet_until) of desks that wait for quiet: (node, desk, quiet_us, quiet_max_us)."""
-    own = rows.where("lane_seq > 0 AND posted IS NOT NULL").join(F.broadcast(quiet), on=["node", "desk"], how="inner")
-    up = Window.partitionBy(*PLACE).orderBy("lane_seq", "first_offset")
-    down = Window.partitionBy(*PLACE).orderBy(F.desc("lane_seq"), F.desc("first_offset"))
-    following = F.lead("posted").over(up)
-    ends_run = following.isNull() | (following - F.col("posted") > F.col("quiet_us"))
-    run_end = F.last("run_end", ignorenulls=True).over(down.rowsBetween(Window.unboundedPreceding, Window.currentRow))
-    return (
-        own.withColumn("run_end", F.when(ends_run, F.col("posted")))
-        .withColumn("run_end", run_end)
-        .select(
-            *MESSAGE,
-            F.least(F.col("run_end") + F.col("quiet_us"), F.col("posted") + F.col("quiet_max_us")).alias("quiet_until"),
-        )
-    )

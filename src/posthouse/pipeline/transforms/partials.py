@@ -14,7 +14,7 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from ..schema import DAY_US, OPEN
+from ..schema import DAY_US, OPEN, SPAN_MAX_US
 from .fullness import full_hours, hour
 from .silver import closed, outcome
 from .told import BOX, CODE, DONE, FLIGHT, above, is_
@@ -262,7 +262,7 @@ def of_connections(links: DataFrame, nodes: DataFrame) -> DataFrame:
             *BOX, day.alias("w"), n.alias("n"), posted.alias("posted"), finished.alias("finished"), label.alias("label")
         )
 
-    to = F.greatest("since", "until")
+    to = until_told(F.col("since"), F.col("until"))
     changed = F.col("d") >= F.when(begun, F.col("d")).otherwise(day_of(F.least(to, F.col("reached_before"))))
     online = F.least(to, day + DAY_US) - F.greatest(F.col("since"), day)
     every = F.explode(F.sequence(day_of(F.col("since")), day_of(to)))
@@ -305,6 +305,11 @@ def of_connections(links: DataFrame, nodes: DataFrame) -> DataFrame:
             )
         )
     )
+
+
+def until_told(since: Column, until: Column) -> Column:
+    """The end of a connection, as far as its days are told."""
+    return F.least(F.greatest(since, until), since + SPAN_MAX_US)
 
 
 def day_of(micros: Column) -> Column:

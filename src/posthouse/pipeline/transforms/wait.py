@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from .lane import MESSAGE
 from .step import clipped
-from .told import PLACE, READY, spot_of
+from .told import PLACE, READY, is_, spot_of
 
 CAUSES = ("paused", "offline", "backoff", "quiet", "lane", "idle")
 """What a waiting message waited for; in flight and set aside are told by its own events."""
@@ -20,9 +20,12 @@ _INSTANT = "struct<t:bigint,whole:int,backoff:int,quiet:int,lane:int,idle:int>"
 
 
 def stretches(rows: DataFrame, steps: DataFrame, entries: DataFrame) -> DataFrame:
-    """(box, track, spot, key, twin, generation, since, until, due, lane_until, last) of closed messages."""
-    of = (*PLACE, "spot", *MESSAGE, "since", "until", "due", "lane_until")
-    in_lane = entries.where(F.col("plain") & F.col("since").isNotNull()).select(*of)
+    """(box, track, spot, key, twin, generation, since, until, due, lane_until, first, last) of closed messages.
+
+    ``first`` says whether it begins with the post.
+    """
+    of = (*PLACE, "spot", *MESSAGE, "since", "until", "due", "lane_until", "first")
+    in_lane = entries.where(F.col("plain") & F.col("since").isNotNull()).withColumn("first", F.lit(True)).select(*of)
     none = F.lit(None).cast("bigint")
     loose = (
         rows.where("plain AND lane_seq <= 0 AND state = 3")
@@ -30,6 +33,7 @@ def stretches(rows: DataFrame, steps: DataFrame, entries: DataFrame) -> DataFram
         .withColumn("until", F.coalesce("leased", "finished"))
         .withColumn("lane_until", none)
         .withColumn("spot", spot_of())
+        .withColumn("first", F.lit(True))
         .select(*of)
     )
     before = entries.where("NOT plain").groupBy(*MESSAGE).agg(F.max("lane_until").alias("lane_until"))
@@ -39,6 +43,7 @@ def stretches(rows: DataFrame, steps: DataFrame, entries: DataFrame) -> DataFram
         .withColumn("until", clipped(F.col("until")))
         .join(before, on=list(MESSAGE), how="left")
         .withColumn("spot", spot_of())
+        .withColumn("first", is_("posted"))
         .select(*of, F.col("next_offset").alias("last"))
     )
     return in_lane.unionByName(loose).unionByName(other, allowMissingColumns=True).where("until > since")
