@@ -275,7 +275,10 @@ def test_dead_letters_group_by_error(whole: Batch) -> None:
 def test_days_of_availability_and_outages_come_out_alike_from_some_days_and_from_all(
     spark: SparkSession, whole: Batch
 ) -> None:
-    """A mailbox is out on one day and its backlog gone on the next, and a connection stands from then on."""
+    """A mailbox is out on one day and its backlog gone on the next, and a connection stands from then on.
+
+    Another one is out, too, and nothing is told of it afterwards.
+    """
     day = dt.datetime(2026, 3, 2, tzinfo=dt.UTC)
     schema_of = whole.partials.schema
 
@@ -299,16 +302,17 @@ def test_days_of_availability_and_outages_come_out_alike_from_some_days_and_from
         row("hours", -20, succeeded=9, posted=20, finished=9),
         row("hours", 3, failed=8, succeeded=1, finished=1),
         row("hours", 4, mailbox="bob", failed=2, succeeded=40),
+        row("hours", 5, mailbox="cid", failed=7, posted=2),
         row("standing", None, first_at=day + dt.timedelta(hours=2)),
         reach(10),
     ]
     more = [row("hours", 26, finished=10), row("hours", 27, mailbox="bob", failed=30), reach(30)]
-    left = row("levels", None, n=10)
-    known = transforms.outages(of([*first, left]))
-    assert [(row["mailbox"], row["drain"]) for row in rows_of(known)] == [("ann", None)]
-    both, changed = of([*first, *more]), (day + dt.timedelta(days=1)).date()
-    found = rows_of(transforms.outages(both, (day - dt.timedelta(days=2)).date(), known, changed))
-    assert {row["mailbox"]: row["drain"] for row in found} == {"ann": 23 * 3_600 * SECOND, "bob": 0}
+    left, stays = row("levels", None, n=10), row("levels", None, mailbox="cid", n=2)
+    known = transforms.outages(of([*first, left, stays]))
+    assert {row["mailbox"]: row["drain"] for row in rows_of(known)} == {"ann": None, "cid": None}
+    both, changed = of([*first, *more, stays]), (day + dt.timedelta(days=1)).date()
+    found = rows_of(transforms.outages(both, (day - dt.timedelta(days=2)).date(), known, changed, of(more)))
+    assert {row["mailbox"]: row["drain"] for row in found} == {"ann": 23 * 3_600 * SECOND, "bob": 0, "cid": None}
     assert sorted(map(str, found)) == sorted(map(str, rows_of(transforms.outages(both))))
     every = sorted(rows_of(transforms.availability(both)), key=lambda row: row["day"])
     assert [(row["day"].day, row["online"] / (3_600 * SECOND)) for row in every] == [(2, 22.0), (3, 6.0)]
@@ -348,9 +352,10 @@ def test_the_same_rows_come_of_any_batches(spark: SparkSession, whole: Batch, se
     for first, last in pairwise(cuts):
         new = journal.frame(spark, first + 1, last)
         latest = {row["message_id"]: row for row in sorted(final["messages"], key=lambda row: row["generation"])}
-        found = [
-            latest[row["message_id"]] for row in rows_of(transforms.strays(new, carried)) if row["message_id"] in latest
-        ]
+        mentioned = transforms.told(new).select("key", "message_id").distinct()
+        if carried is not None:
+            mentioned = mentioned.join(transforms.carried_keys(carried), on="key", how="left_anti")
+        found = [latest[row["message_id"]] for row in rows_of(mentioned) if row["message_id"] in latest]
         own = {row["message_id"]: told_before_a_post(journal.rows[first:last], row["message_id"]) for row in found}
         again = {row["message_id"]: row["generation"] for row in found if own[row["message_id"]]}
         revived = sorted(id for id in again if "redriven" in own[id])

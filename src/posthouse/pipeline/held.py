@@ -45,29 +45,19 @@ class Held(NamedTuple):
     """Of ``before``, the rows that come again in another form; and those of what was refused and is told of again."""
 
 
-def find(
-    spark: SparkSession,
-    messages: DataFrame,
-    events: DataFrame,
-    new: DataFrame,
-    carried: DataFrame,
-    size: int,
-    keep: Callable[[DataFrame], DataFrame],
-    read: Read,
-) -> Held | None:
-    """What of the finished rows a batch of this many events concerns; None if it cannot be told one by one.
+def look(messages: DataFrame, new: DataFrame, size: int) -> list[Row]:
+    """The finished rows of which a batch of this many events may tell, or that answer what it answers too.
 
-    That is so if they are too many, or if one lives again whose clock had gone back before it was finished: what is
-    known of its waits ends when it was finished, and they are longer than that now.
+    These are their numbers, their parts and instants, and for which of the two they were found; of more than
+    ``HELD_MAX`` it is one more than that.
     """
-    import pyarrow as pa
     from pyspark.sql import functions as F
 
     from . import transforms
 
     closed = messages.where(F.col("part") != schema.OPEN)
     near = F.broadcast if size <= BROADCAST_EVENTS_MAX else _same
-    told_of = transforms.strays(new, carried).select("key", F.lit(True).alias("is_told"))
+    told_of = transforms.told(new).select("key", F.lit(True).alias("is_told")).distinct()
     answered = transforms.causes(new).select("cause_key", F.lit(True).alias("is_answered"))
     found = (
         closed.select("key", "cause_key", "part", "posted_at")
@@ -75,11 +65,29 @@ def find(
         .join(near(answered), on="cause_key", how="left")
         .where("is_told OR is_answered")
         .limit(HELD_MAX + 1)
-        .toArrow()
-        .to_pylist()
     )
-    if len(found) > HELD_MAX:
+    return list(found.toArrow().to_pylist())
+
+
+def find(
+    spark: SparkSession,
+    seen: Sequence[Row],
+    events: DataFrame,
+    new: DataFrame,
+    carried: DataFrame,
+    keep: Callable[[DataFrame], DataFrame],
+    read: Read,
+) -> Held | None:
+    """What of the finished rows that were ``seen`` a batch concerns; None if it cannot be told one by one.
+
+    That is so if they are too many, or if one lives again whose clock had gone back before it was finished: what is
+    known of its waits ends when it was finished, and they are longer than that now.
+    """
+    import pyarrow as pa
+
+    if len(seen) > HELD_MAX:
         return None
+    found = _not_carried(spark, seen, carried)
     # Only what was refused is there without a post; what is told of it is in the open set.
     refused = tuple({**row, "generation": 1} for row in found if row["posted_at"] is None and row["is_told"])
     found = [row for row in found if row["posted_at"] is not None]
@@ -152,6 +160,23 @@ def _rows(found: Sequence[Row], read: Read) -> pa.Table:
     """The rows that were found, whole."""
     pieces = (found[first : first + TOGETHER] for first in range(0, len(found), TOGETHER))
     return read([condition(piece, where.instant) for piece in pieces])
+
+
+def _not_carried(spark: SparkSession, seen: Sequence[Row], carried: DataFrame) -> list[Row]:
+    """Of the rows that were seen, those without a later life that is open: what is told is told of that one."""
+    import pyarrow as pa
+    from pyspark.sql import functions as F
+
+    from . import transforms
+
+    keys = sorted({row["key"] for row in seen if row["is_told"]})
+    if not keys:
+        return list(seen)
+    wanted = spark.createDataFrame(pa.table({"key": pa.array(keys, pa.int64())}))
+    own = transforms.carried_keys(carried).join(F.broadcast(wanted), on="key", how="left_semi")
+    known = set(own.toArrow().column("key").to_pylist())
+    kept = ({**row, "is_told": row["is_told"] and row["key"] not in known} for row in seen)
+    return [row for row in kept if row["is_told"] or row["is_answered"]]
 
 
 def _told(spark: SparkSession, new: DataFrame, keys: Sequence[int]) -> dict[int, list[tuple[int, str]]]:

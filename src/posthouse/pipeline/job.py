@@ -16,7 +16,7 @@ import contextlib
 import datetime as dt
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -318,13 +318,13 @@ class Job:
         # As the tables were before anything of the batch was written.
         known = () if plan.mode == REBUILD else (name for name in READ_BACK if name in plan.versions)
         past = {name: self.tables.load(name, plan) for name in known}
-        with self._wide(_size(plan)) as widen, ThreadPoolExecutor(max_workers=1) as beside:
+        with self._wide(_size(plan)) as widen, ThreadPoolExecutor(max_workers=2) as beside:
             # The events are written while the other tables are made of them.
             events = beside.submit(self._write_events, plan, journal, past)
             counted = plan.after.lineage.counted
             if "events" in past:
                 past = {**past, "events": counted(past["events"])}
-            made = self._make(plan, counted(new), past, scratch.keep, widen)
+            made = self._make(plan, counted(new), past, scratch.keep, widen, beside)
             events.result()
             self._reach("events")
             dirty = self._write(made, plan)
@@ -337,6 +337,7 @@ class Job:
         past: Mapping[str, DataFrame],
         keep: Keep,
         widen: Callable[[int], None],
+        beside: Executor,
     ) -> _Made:
         """What a batch comes to, before anything of it is written. ``past`` are the tables that it starts from."""
         from pyspark.sql import functions as F
@@ -350,15 +351,18 @@ class Job:
         if mode == APPEND and "carried" in past:
             stored = past["carried"].drop("batch")
             size, there = _size(plan), self.tables.counts("carried", plan)
+            # Making plans and going through a long history do not wait for each other.
+            seen = beside.submit(held.look, past["messages"], new, size)
             if sum(there.values()) > ASLEEP_MIN and size <= held.BROADCAST_EVENTS_MAX:
                 widen(size + sum(there.values()))
                 concerned = keep(asleep.awake(new, stored, past["messages"]))
+                summed = beside.submit(keep, asleep.counted(past["messages"], past["partials"], concerned))
                 still = asleep.split(stored, concerned)
                 carried = keep(still.awake)
             else:
                 carried = keep(asleep.current(stored)) if asleep.marked(stored) else stored.drop("part")
             read = functools.partial(self.tables.rows, "messages", plan)
-            maybe = held.find(self.spark, past["messages"], past["events"], new, carried, size, keep, read)
+            maybe = held.find(self.spark, seen.result(), past["events"], new, carried, keep, read)
             if maybe is None:
                 mode = RECOMPUTE
                 widen(_size(replace(plan, mode=mode)))
@@ -393,8 +397,7 @@ class Job:
         if mode == APPEND and still is not None:
             for name in ("messages", "attempts", "anomalies"):
                 tables[name] = tables[name].unionByName(asleep.left(past[name].drop("batch"), concerned))
-            summed = keep(asleep.counted(past["messages"], past["partials"], concerned))
-            tables["partials"] = tables["partials"].unionByName(summed)
+            tables["partials"] = tables["partials"].unionByName(summed.result())
             tables["carried"] = tables["carried"].unionByName(still.asleep)
             more = there.get(schema.MORE, 0) <= sum(there.values()) * asleep.MORE_SHARE
             if more:
@@ -628,7 +631,8 @@ class Job:
             known = self.tables.load(name).where((F.col("day") == since) & (F.col("window") < behind[0]))
             rows = make(own, behind[0], keep=keep).unionByName(known)
         elif name == "outages":
-            rows = make(own, since, known=self.tables.load(name), changed=first, keep=keep)
+            news = self.tables.load("partials").where(F.col("batch") > state.gold)
+            rows = make(own, since, known=self.tables.load(name), changed=first, news=news, keep=keep)
         else:
             rows = make(own, since)
         self.tables.write(name, rows, batch, whole=False, stamped=False, instead=f"day >= '{since}'")

@@ -12,12 +12,12 @@ their node. What is unfinished is carried as *events*, so that there is one way 
 
     events      columns of the contract (``journal.schema``), each (node, offset) once
     carried     None in the first batch
-    strays(events, carried)  messages of which finished rows may be there (``key`` is the column of that name): give
-                the last generation of each as ``before``, with where these events post the next one (``next_post``,
-                an offset or null) and whether they redrive it (``revived``). It comes out again where more is told
-                of it, and takes the place of the old one; its outcome stays. What is not found and not posted is an
-                orphan, and stays in the open set until its post comes. Rows of what was only refused (those without
-                ``posted_at``) are not given: they are withdrawn, and come again.
+    before      the last generation of each finished message that these events tell of (``told``) and that is not open
+                (``carried_keys``; in either ``key`` is the column of that name), with where they post the next one
+                (``next_post``, an offset or null) and whether they redrive it (``revived``). It comes out again where
+                more is told of it, and takes the place of the old one; its outcome stays. What is not found and not
+                posted is an orphan, and stays in the open set until its post comes. Rows of what was only refused
+                (those without ``posted_at``) are not given: they are withdrawn, and come again.
     recalled    all events of the last generation of those that are redriven: their finished rows are replaced by
                 unfinished ones, and their attempts come again.
     causes(events)  what new posts answer: where finished rows of `messages` have the same ``cause_key``, give them as
@@ -55,7 +55,7 @@ How the definitions are read where they leave room:
 """
 
 from . import asleep
-from .batch import Batch, Keep, advance, causes, strays
+from .batch import Batch, Keep, advance, carried_keys, causes
 from .gold import (
     AGAIN_DAYS,
     MADE_OF,
@@ -82,6 +82,7 @@ __all__ = [
     "asleep",
     "availability",
     "books",
+    "carried_keys",
     "causes",
     "changed",
     "check_books",
@@ -89,6 +90,5 @@ __all__ = [
     "depth",
     "latency",
     "outages",
-    "strays",
     "told",
 ]

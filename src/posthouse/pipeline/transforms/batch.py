@@ -16,7 +16,7 @@ from . import anomalies, fullness, lane, life, partials, quiet, silver, step, wa
 from .carry import REFUSED, carry
 from .context import CONTEXT_EVENTS, changes, connections, openings, pauses
 from .lane import MESSAGE
-from .told import BOX, ID, KEY, LANE, NEVER, PLACE, above, box_of, is_, key_of, spot_of, told, track_of, twin_of
+from .told import BOX, ID, LANE, NEVER, PLACE, above, box_of, is_, key_of, spot_of, told, track_of, twin_of
 
 _CONTEXT = ("node", "offset", "at", "event", "desk", "mailbox", "lane", "holder", "reason", "detail")
 
@@ -195,16 +195,9 @@ def _overtaken(
     return found if memo is None else _first_of(found, memo)
 
 
-def strays(events: DataFrame, carried: DataFrame | None = None) -> DataFrame:
-    """(node, desk, mailbox, sender, message_id, key) of messages that finished rows may be there of.
-
-    These are all new ones and those whose `posted` is neither new nor carried: whatever is not carried.
-    """
-    new = told(events).select("key", *KEY).distinct()
-    if carried is None:
-        return new
-    known = carried.where((F.col("role") == "message") & (F.col("event") == "posted")).select(key_of().alias("key"))
-    return new.join(F.broadcast(known.distinct()), on="key", how="left_anti")
+def carried_keys(carried: DataFrame) -> DataFrame:
+    """(key) of the messages whose `posted` is carried: what is told of these is of the life that is open."""
+    return carried.where((F.col("role") == "message") & (F.col("event") == "posted")).select(key_of().alias("key"))
 
 
 def causes(events: DataFrame) -> DataFrame:

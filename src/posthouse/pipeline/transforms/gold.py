@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from ..schema import DAY_US, OPEN
 from .batch import Keep, same
-from .partials import DEAD, HOURLY, NODES, SETTLED, bucket_value, day_of, until_told
+from .partials import DEAD, NODES, SETTLED, bucket_value, day_of, until_told
 
 OUTCOMES = ("delivered", "dead", "expired", "cancelled", "uncertain", "open")
 TOP_MAILBOXES = 200
@@ -35,8 +35,10 @@ AGAIN_DAYS = {"outages": AROUND_H // 24}
 
 _PARTS = {"levels": OPEN, "standing": OPEN, "covered": NODES, "deadletters": DEAD}
 """The only part of some tables' partials. Books are in `open` too, and all others in the parts of their days."""
-_LEVELS = ("part", "table", "window", "node", "desk", "mailbox", "n", *HOURLY)
+_LEVELS = ("part", "table", "window", "desk", "mailbox", "n", "posted", "finished")
 """What the levels of mailboxes by hour are made of."""
+_FULL = ("refused", "full")
+_TRIED = ("failed", "succeeded")
 
 
 def _of(partials: DataFrame, *tables: str) -> DataFrame:
@@ -152,9 +154,13 @@ def latency(partials: DataFrame, days: Sequence[dt.date] | None = None) -> DataF
     )  # fmt: skip
 
 
-def _hours(partials: DataFrame, by: tuple[str, ...]) -> DataFrame:
-    """Each mailbox's hours with the messages in it at their end: those of now without what came after."""
-    hours = _of(partials, "hours").groupBy("window", *by).agg(*(_sum(name) for name in HOURLY))
+def _hours(partials: DataFrame, by: tuple[str, ...], more: tuple[str, ...] = ()) -> DataFrame:
+    """Each mailbox's hours with the messages in it at their end: those of now without what came after.
+
+    ``more`` are other numbers of an hour.
+    """
+    sums = ("posted", "finished", *more)
+    hours = _of(partials, "hours").groupBy("window", *by).agg(*map(_sum, sums))
     now = _of(partials, "levels").groupBy(*by).agg(F.sum("n").alias("now"))
     later = Window.partitionBy(*by).orderBy(F.desc("window")).rowsBetween(Window.unboundedPreceding, -1)
     moved = F.coalesce(F.sum(F.col("posted") - F.col("finished")).over(later), F.lit(0))
@@ -191,16 +197,18 @@ def depth(
     if since is not None:
         now = F.col("window").isNull() | (F.col("window") >= F.lit(since))
         partials = keep(
-            _of(partials, "hours", "peaks", "levels").where(now).select(*_LEVELS, "measure", "peak", "since")
+            _of(partials, "hours", "peaks", "levels")
+            .where(now)
+            .select(*_LEVELS, "node", *_FULL, "measure", "peak", "since")
         )
     changed = "posted <> 0 OR finished <> 0 OR refused <> 0 OR full <> 0"
     begun = F.col("level") - F.col("posted") + F.col("finished")
-    boxes = _hours(partials.where(F.col("mailbox") != ""), by).where(changed)
+    boxes = _hours(partials.where(F.col("mailbox") != ""), by, _FULL).where(changed)
     busiest = Window.partitionBy("window", "node", "desk").orderBy(
         F.desc(F.col("posted") + F.col("finished") + F.col("refused")), "mailbox"
     )
     chosen = boxes.withColumn("rank", F.row_number().over(busiest)).where(F.col("rank") <= top).drop("rank")
-    desks = _hours(partials, ("node", "desk")).where(changed).withColumn("mailbox", F.lit(""))
+    desks = _hours(partials, ("node", "desk"), _FULL).where(changed).withColumn("mailbox", F.lit(""))
     return (
         chosen.unionByName(desks)
         .join(_peaks(partials), on=["window", *by], how="left")
@@ -282,7 +290,7 @@ def _tries(partials: DataFrame, by: tuple[str, ...]) -> DataFrame:
     return (
         _of(partials, "hours")
         .groupBy("window", *by)
-        .agg(_sum("failed"), _sum("succeeded"))
+        .agg(*map(_sum, _TRIED))
         .withColumn("attempts", F.col("failed") + F.col("succeeded"))
         .where("attempts > 0")
         .withColumn("failure_rate", F.col("failed") / F.col("attempts"))
@@ -294,26 +302,36 @@ def outages(
     since: dt.date | None = None,
     known: DataFrame | None = None,
     changed: dt.date | None = None,
+    news: DataFrame | None = None,
     keep: Keep = same,
 ) -> DataFrame:
     """One row an hour and target in which most attempts failed although most before it did not.
 
-    ``known`` are the rows that are there. Of days before ``changed``, the first with new partials, they are all that
-    there are, and only when their backlog was gone may be told otherwise now. ``keep`` is called with all that is
-    needed of the partials then.
+    ``known`` are the rows that are there, and ``news`` the partials that came since, of which ``changed`` is the first
+    day. Of days before that they are all that there are, and only when their backlog was gone may be told otherwise
+    now; of targets without news they stay. ``keep`` is called with what is needed of the partials then.
     """
     target = ("desk", "mailbox")
+    who = F.xxhash64(*target).alias("who")
     failing = (F.col("attempts") >= _ATTEMPTS_MIN) & (F.col("failure_rate") >= _RATE_JUMP)
     # Few are ever out: all else is made of the rows of those in one of whose hours enough has failed.
     enough = F.sum("failed") >= math.ceil(_ATTEMPTS_MIN * _RATE_JUMP)
-    failures = _of(partials, "hours").where("failed <> 0").withColumn("who", F.xxhash64(*target))
+    failures = _of(partials, "hours").where("failed <> 0").select("part", "window", "failed", who)
     if changed is not None:
         failures = failures.where(F.col("part") >= str(changed))
+    known_before = stay = None
+    if known is not None and news is not None:
+        # A mailbox has another level only where an hour of it has more.
+        told = F.broadcast(_of(news, "hours").select(who).distinct())
+        failures = failures.join(told, on="who", how="left_semi")
+        there = _from(known, since).withColumn("who", who)
+        known_before = there.join(told, on="who", how="left_semi").select("who")
+        stay = there.join(told, on="who", how="left_anti").select(*known.columns)
     suspects = failures.groupBy("window", "who").agg(enough.alias("enough")).where("enough").select("who")
-    if known is not None:
-        suspects = suspects.unionByName(_from(known, since).select(F.xxhash64(*target).alias("who")))
-    partials = _of(partials, "hours", "levels").select(*_LEVELS).withColumn("who", F.xxhash64(*target))
-    partials = keep(partials.join(F.broadcast(suspects.distinct()), on="who", how="left_semi").drop("who"))
+    if known_before is not None:
+        suspects = suspects.unionByName(known_before)
+    own = _of(partials, "hours", "levels").select(*_LEVELS, *_TRIED, who)
+    partials = keep(own.join(F.broadcast(suspects.distinct()), on="who", how="left_semi").drop("who"))
     number = (F.unix_micros("window") / 3_600_000_000).cast("bigint")
     before = Window.partitionBy(*target).orderBy("h").rangeBetween(-AROUND_H, -1)
     tried = F.sum("attempts").over(before)
@@ -329,7 +347,7 @@ def outages(
     drained = ~then & (F.col("level") <= 0) & (F.col("hour") <= F.col("h") + AROUND_H)
     by = ("window", *target, "h", "attempts", "failed", "succeeded", "failure_rate", "baseline")
     backlog = F.coalesce(F.max_by(F.when(then, F.col("level")), F.when(then, F.col("hour"))), F.lit(0))
-    return (
+    made = (
         placed.groupBy(*by)
         .agg(backlog.alias("backlog"), F.min(F.when(drained, F.col("hour"))).alias("drained"))
         .select(
@@ -347,6 +365,7 @@ def outages(
             (F.col("attempts") / F.greatest(F.col("succeeded"), F.lit(1))).alias("retry_storm"),
         )
     )
+    return made if stay is None else made.unionByName(stay)
 
 
 def _day() -> Column:
