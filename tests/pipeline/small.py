@@ -71,20 +71,25 @@ def advance(
     )  # fmt: skip
 
 
-def find(
-    spark: SparkSession, messages: DataFrame, events: DataFrame, new: DataFrame, carried: DataFrame, *more: Any
-) -> held.Held:
-    """Every finished message that is told of again lives again."""
+def look(messages: DataFrame, new: DataFrame, size: int) -> tuple[list[Any], Any]:
+    """The finished messages that are told of again, and what their columns are."""
     from pyspark.sql import functions as F
 
     closed = messages.where(F.col("part") != OPEN)
     names = new.where("message_id <> ''").select(*KEY).distinct()
-    rows = tuple(closed.join(names, on=list(KEY), how="left_semi").select(*closed.columns).collect())
+    return closed.join(names, on=list(KEY), how="left_semi").select(*closed.columns).collect(), closed.schema
+
+
+def find(
+    spark: SparkSession, seen: tuple[list[Any], Any], events: DataFrame, new: DataFrame, carried: DataFrame, *more: Any
+) -> held.Held:
+    """Every finished message that is told of again lives again."""
+    rows, columns = seen
     if not rows:
         return held.Held()
-    before = spark.createDataFrame(list(rows), closed.schema)
+    before = spark.createDataFrame(rows, columns)
     recalled = events.join(before.select(*KEY), on=list(KEY), how="left_semi").select(*contract.NAMES)
-    return held.Held(before, recalled, None, rows)
+    return held.Held(before, recalled, None, tuple(rows))
 
 
 def books(partials: DataFrame) -> DataFrame:
@@ -105,6 +110,7 @@ def books(partials: DataFrame) -> DataFrame:
 def make_small(put: Callable[[Any, str, Any], None]) -> None:
     """Put small transforms in place of the real ones, by ``setattr`` or by one that is taken back."""
     put(transforms, "advance", advance)
+    put(held, "look", look)
     put(held, "find", find)
     put(transforms, "changed", lambda new, before: ["*"])
     put(transforms, "books", books)
