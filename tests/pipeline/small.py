@@ -102,7 +102,7 @@ def books(partials: DataFrame) -> DataFrame:
         F.sum(F.when(F.col("part") != OPEN, F.col("n"))).cast("bigint").alias("delivered"),
         *(zero.alias(name) for name in ("dead", "expired", "cancelled", "uncertain")),
         F.coalesce(F.sum(F.when(F.col("part") == OPEN, F.col("n"))), zero).cast("bigint").alias("open"),
-        zero.alias("remainder"),
+        *(zero.alias(name) for name in ("refused", "duplicate", "remainder")),
         F.array().cast("array<string>").alias("remainder_ids"),
     )
 

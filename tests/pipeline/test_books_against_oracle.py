@@ -198,6 +198,7 @@ def test_a_batch_concerns_mailboxes_that_it_does_not_name(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1_800)
 def test_a_clock_that_was_far_off_is_named_and_fills_no_centuries(spark: SparkSession, tmp_path: Path) -> None:
     """A machine starts in 1970, is set right, and is in the year 9980 for one event."""
     boot, far = -1_772_000_000, 251_000_000_000
