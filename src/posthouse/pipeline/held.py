@@ -164,35 +164,35 @@ def _rows(found: Sequence[Row], read: Read) -> pa.Table:
 
 def _not_carried(spark: SparkSession, seen: Sequence[Row], carried: DataFrame) -> list[Row]:
     """Of the rows that were seen, those without a later life that is open: what is told is told of that one."""
-    import pyarrow as pa
-    from pyspark.sql import functions as F
-
     from . import transforms
 
     keys = sorted({row["key"] for row in seen if row["is_told"]})
     if not keys:
         return list(seen)
-    wanted = spark.createDataFrame(pa.table({"key": pa.array(keys, pa.int64())}))
-    own = transforms.carried_keys(carried).join(F.broadcast(wanted), on="key", how="left_semi")
-    known = set(own.toArrow().column("key").to_pylist())
+    known = set(_with_keys(spark, transforms.carried_keys(carried), keys).toArrow().column("key").to_pylist())
     kept = ({**row, "is_told": row["is_told"] and row["key"] not in known} for row in seen)
     return [row for row in kept if row["is_told"] or row["is_answered"]]
 
 
 def _told(spark: SparkSession, new: DataFrame, keys: Sequence[int]) -> dict[int, list[tuple[int, str]]]:
     """What the batch tells of these messages, by offset."""
-    import pyarrow as pa
-    from pyspark.sql import functions as F
-
     from . import transforms
 
     told: dict[int, list[tuple[int, str]]] = {}
     if keys:
-        wanted = spark.createDataFrame(pa.table({"key": pa.array(keys, pa.int64())}))
-        own = transforms.told(new).join(F.broadcast(wanted), on="key", how="left_semi").select("key", "offset", "code")
+        own = _with_keys(spark, transforms.told(new), keys).select("key", "offset", "code")
         for row in own.toArrow().sort_by("offset").to_pylist():
             told.setdefault(row["key"], []).append((row["offset"], transforms.EVENTS[row["code"]]))
     return told
+
+
+def _with_keys(spark: SparkSession, frame: DataFrame, keys: Sequence[int]) -> DataFrame:
+    """The rows with one of these numbers."""
+    import pyarrow as pa
+    from pyspark.sql import functions as F
+
+    wanted = spark.createDataFrame(pa.table({"key": pa.array(keys, pa.int64())}))
+    return frame.join(F.broadcast(wanted), on="key", how="left_semi")
 
 
 def _recalled(spark: SparkSession, events: DataFrame, revived: Sequence[Row]) -> DataFrame:
