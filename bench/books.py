@@ -34,6 +34,8 @@ from rich.table import Table
 ENGINES = ("duckdb", "polars", "spark")
 COLD_MAX, WARM_MAX, GROWTH_MAX, INCREMENT_GROWTH_MAX, INCREMENT_SHARE_MAX = 4.0, 3.0, 3.3, 1.5, 1 / 20
 LOOK_S = 0.2
+SPARE_MIN = 256 << 20
+"""Bytes of memory below which a machine reads its programs from the disk again and again, until it ends one of them."""
 
 Figures = dict[str, Any]
 """One engine on one journal: ``cold``, ``warm`` and ``increments`` in seconds, ``peak`` in bytes, ``answers`` in
@@ -102,18 +104,21 @@ def measure(console: Console, engine: str, journal: Path, held: Path | None, fol
     shutil.copytree(journal, work, copy_function=os.link)
     arguments = ["--child", engine, "--journal", str(work), "--lake", str(lake)]
     arguments += ["--held", str(held)] if held else []
-    begun, figures = time.time(), Figures(peak=0)
+    begun, figures = time.monotonic(), Figures(peak=0)
     child = subprocess.Popen([sys.executable, __file__, *arguments], stdout=subprocess.PIPE, text=True)
     reader = threading.Thread(target=_read, args=(console, child, begun, figures))
     reader.start()
     while child.poll() is None:
         figures["peak"] = max(figures["peak"], _memory(child.pid))
-        if time.time() - begun > limit_s:
+        if time.monotonic() - begun > limit_s:
+            _end(child.pid)
+        if psutil.virtual_memory().available < SPARE_MIN:
+            figures["failed"] = "ended: the machine's memory was all taken"
             _end(child.pid)
         time.sleep(LOOK_S)
     reader.join()
     if child.returncode:
-        figures["failed"] = f"ended with {child.returncode} after {time.time() - begun:.0f} s"
+        figures.setdefault("failed", f"ended with {child.returncode} after {time.monotonic() - begun:.0f} s")
     elif engine == "spark":
         try:
             figures["answers"] = ask(lake, work)
@@ -182,16 +187,16 @@ def run_spark(journal: str, lake: str, held: str | None) -> Iterator[Figures]:
     with session.start(settings) as spark:
         job = Job(lake, lambda: spark)
         job.run(journal)
-        yield {"built_at": time.time()}
-        begun = time.perf_counter()
+        yield {"built_at": time.monotonic()}
+        begun = time.monotonic()
         job.run(journal, rebuild=True)
-        yield {"warm": time.perf_counter() - begun}
+        yield {"warm": time.monotonic() - begun}
         for paths in increments(Path(held)) if held else []:
             for path in paths:
                 os.link(path, Path(journal) / path.parent.name / path.name)
-            begun = time.perf_counter()
+            begun = time.monotonic()
             job.run(journal)
-            yield {"increment": time.perf_counter() - begun}
+            yield {"increment": time.monotonic() - begun}
 
 
 CHILDREN = {"spark": run_spark, "duckdb": run_duckdb, "polars": run_polars}

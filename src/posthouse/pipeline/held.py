@@ -188,10 +188,9 @@ def _told(spark: SparkSession, new: DataFrame, keys: Sequence[int]) -> dict[int,
 
 def _with_keys(spark: SparkSession, frame: DataFrame, keys: Sequence[int]) -> DataFrame:
     """The rows with one of these numbers."""
-    import pyarrow as pa
     from pyspark.sql import functions as F
 
-    wanted = spark.createDataFrame(pa.table({"key": pa.array(keys, pa.int64())}))
+    wanted = local.frame(spark, ((key,) for key in keys), "key bigint")
     return frame.join(F.broadcast(wanted), on="key", how="left_semi")
 
 

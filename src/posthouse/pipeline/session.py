@@ -109,6 +109,9 @@ def defaults(settings: Settings) -> dict[str, str]:
         "spark.buffer.pageSize": "4m",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        # What was shuffled is removed once Java has noticed that nobody needs it: of a long build in half an hour, and
+        # until then it takes the memory that other files would be kept in.
+        "spark.cleaner.periodicGC.interval": "3min",
         # What is remembered of work that is done, plans and all, is for a page that nobody can open.
         "spark.sql.ui.retainedExecutions": "5",
         "spark.ui.retainedJobs": "5",
