@@ -108,8 +108,11 @@ def measure(console: Console, engine: str, journal: Path, held: Path | None, fol
     child = subprocess.Popen([sys.executable, __file__, *arguments], stdout=subprocess.PIPE, text=True)
     reader = threading.Thread(target=_read, args=(console, child, begun, figures))
     reader.start()
+    memory: dict[int, int] = {}
     while child.poll() is None:
-        figures["peak"] = max(figures["peak"], _memory(child.pid))
+        before, memory = memory, _memory(child.pid)
+        # Who was not there before may be about to become another program, and looks as large as who began it.
+        figures["peak"] = max(figures["peak"], sum(size for pid, size in memory.items() if pid in before))
         if time.monotonic() - begun > limit_s:
             _end(child.pid)
         if psutil.virtual_memory().available < SPARE_MIN:
@@ -158,12 +161,13 @@ def _said(figures: Figures) -> str:
     )
 
 
-def _memory(pid: int) -> int:
+def _memory(pid: int) -> dict[int, int]:
+    """Bytes that each process of a tree takes; none while the tree changes."""
     try:
         process = psutil.Process(pid)
-        return int(sum(each.memory_info().rss for each in (process, *process.children(recursive=True))))
+        return {each.pid: each.memory_info().rss for each in (process, *process.children(recursive=True))}
     except psutil.Error:
-        return 0
+        return {}
 
 
 def _end(pid: int) -> None:
