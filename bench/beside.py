@@ -22,6 +22,7 @@ from typing import Any
 
 import psutil
 import uvloop
+from _peak import Peak
 from _pinch import Load, Measured, Pairs
 from _run import make_console, print_place, print_target, work_folder
 from _server import Server, running
@@ -70,15 +71,15 @@ class Found:
         """That the books took in."""
         self.took_s = 0.0
         self.books_cpu_s = 0.0
-        self.peak_mb = 0
+        self.peak = Peak()
         self.idle_class = True
         """Whether all that the books consist of takes the processor only when nobody else wants it."""
 
     def look_at(self, books: list[psutil.Process]) -> None:
         """Note what the processes of the books took so far."""
+        self.peak.look(books)
         with contextlib.suppress(psutil.NoSuchProcess):
             self.books_cpu_s = sum(sum(each.cpu_times()[:2]) for each in books)
-            self.peak_mb = max(self.peak_mb, sum(each.memory_info().rss for each in books) >> 20)
             self.idle_class &= all(os.sched_getscheduler(each.pid) == os.SCHED_IDLE for each in books)
 
 
@@ -123,7 +124,7 @@ def report(console: Console, found: Found) -> bool:
     console.print(table)
     console.print(
         f"the books took in {found.events:,} events in {found.took_s:.0f} s,"
-        f" {found.books_cpu_s:.0f} s of processor time and at most {found.peak_mb} MiB",
+        f" {found.books_cpu_s:.0f} s of processor time and at most {found.peak.size_bytes >> 20} MiB",
         highlight=False,
     )
     wrong = next((each.wrong for each in (*found.calm, *found.busy) if each.wrong), "")

@@ -12,6 +12,7 @@ on the largest journal and on one of a tenth of its size. What fails or takes to
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -25,6 +26,7 @@ from typing import Any
 
 import psutil
 from _journals import increments, journals
+from _peak import Peak
 from _reading import ask, print_answers
 from _rivals import run_duckdb, run_polars
 from _run import make_console, print_place, print_target, work_folder
@@ -104,15 +106,13 @@ def measure(console: Console, engine: str, journal: Path, held: Path | None, fol
     shutil.copytree(journal, work, copy_function=os.link)
     arguments = ["--child", engine, "--journal", str(work), "--lake", str(lake)]
     arguments += ["--held", str(held)] if held else []
-    begun, figures = time.monotonic(), Figures(peak=0)
+    begun, figures = time.monotonic(), Figures()
     child = subprocess.Popen([sys.executable, __file__, *arguments], stdout=subprocess.PIPE, text=True)
     reader = threading.Thread(target=_read, args=(console, child, begun, figures))
     reader.start()
-    memory: dict[int, int] = {}
+    peak = Peak()
     while child.poll() is None:
-        before, memory = memory, _memory(child.pid)
-        # Who was not there before may be about to become another program, and looks as large as who began it.
-        figures["peak"] = max(figures["peak"], sum(size for pid, size in memory.items() if pid in before))
+        peak.look(_tree(child.pid))
         if time.monotonic() - begun > limit_s:
             _end(child.pid)
         if psutil.virtual_memory().available < SPARE_MIN:
@@ -120,6 +120,7 @@ def measure(console: Console, engine: str, journal: Path, held: Path | None, fol
             _end(child.pid)
         time.sleep(LOOK_S)
     reader.join()
+    figures["peak"] = peak.size_bytes
     if child.returncode:
         figures.setdefault("failed", f"ended with {child.returncode} after {time.monotonic() - begun:.0f} s")
     elif engine == "spark":
@@ -161,23 +162,20 @@ def _said(figures: Figures) -> str:
     )
 
 
-def _memory(pid: int) -> dict[int, int]:
-    """Bytes that each process of a tree takes; none while the tree changes."""
+def _tree(pid: int) -> list[psutil.Process]:
+    """A process after all that it started; nobody once it has ended."""
     try:
         process = psutil.Process(pid)
-        return {each.pid: each.memory_info().rss for each in (process, *process.children(recursive=True))}
-    except psutil.Error:
-        return {}
+        return [*process.children(recursive=True), process]
+    except psutil.NoSuchProcess:
+        return []
 
 
 def _end(pid: int) -> None:
     """End a process and all that it started."""
-    try:
-        process = psutil.Process(pid)
-        for each in (*process.children(recursive=True), process):
+    for each in _tree(pid):
+        with contextlib.suppress(psutil.NoSuchProcess):
             each.kill()
-    except psutil.Error:
-        return
 
 
 # The engines

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import InvalidInput, MissingExtra, StoreUnavailable
-from . import jars, java
+from . import jars, java, machine
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -91,7 +91,7 @@ class Settings(NamedTuple):
 
 def defaults(settings: Settings) -> dict[str, str]:
     """Spark's settings before the caller's own."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    cores = machine.cores()
     master = settings.master or f"local[{cores}]"
     found = {
         "spark.app.name": APP,
@@ -137,12 +137,8 @@ def delta_conf() -> dict[str, str]:
 
 
 def memory_mb() -> int:
-    """A quarter of the machine's memory, and no less than Spark needs."""
-    try:
-        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
-    except (ValueError, OSError):
-        total = 0
-    return max(MEMORY_MB_MIN, total // 4)
+    """A quarter of the memory that is there for us, and no less than Spark needs."""
+    return max(MEMORY_MB_MIN, machine.memory_mb() // 4)
 
 
 @contextlib.contextmanager
