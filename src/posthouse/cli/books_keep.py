@@ -276,7 +276,9 @@ def newest(journal: Path) -> tuple[int, float] | None:
     with contextlib.suppress(OSError):
         for path in journal.glob("node=*/*.parquet"):
             with contextlib.suppress(OSError):
-                last = max(last, path.stat().st_mtime)
+                told = path.stat()
+                # A copy may come with the time of what it was made of; that of its last change is its own.
+                last = max(last, told.st_mtime, told.st_ctime)
                 count += 1
     return (count, last) if count else None
 

@@ -251,6 +251,21 @@ def test_a_journal_is_new_when_a_file_came(tmp_path: Path) -> None:
     assert newest(tmp_path) != first
 
 
+def test_a_journal_is_new_when_a_file_was_replaced_by_a_copy_that_looks_old(tmp_path: Path) -> None:
+    segment, last = (tmp_path / "node=a" / name for name in ("1.parquet", "2.parquet"))
+    segment.parent.mkdir()
+    segment.write_bytes(b"torn")
+    last.write_bytes(b"whole")
+    first = newest(tmp_path)
+    copy = tmp_path / "copy"
+    # File systems tell time in steps of some milliseconds.
+    while not copy.exists() or copy.stat().st_ctime == last.stat().st_ctime:
+        copy.write_bytes(b"whole")
+        os.utime(copy, (0, 0))
+    copy.replace(segment)
+    assert newest(tmp_path) != first
+
+
 def test_a_server_says_where_the_books_are_and_starts_without_them(house: House) -> None:
     with house.up("--no-books") as (_, summary):
         assert summary["books"] is None
