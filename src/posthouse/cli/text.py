@@ -71,7 +71,9 @@ def parse_instant(text: str, now: datetime.datetime, *, ahead: bool = False) -> 
     ("2h": two hours ago, or from now where ``ahead``). None if it is neither."""
     from ..config import duration_s
 
-    seconds = duration_s(text)
+    text = text.strip()
+    # A duration has a unit here: a number alone is a date (20260131), or somebody's idea of one (2026).
+    seconds = duration_s(text) if text[-1:].isalpha() else None
     if seconds is not None:
         delta = datetime.timedelta(seconds=min(seconds, 1e9))
         moment = now + delta if ahead else now - delta

@@ -156,3 +156,7 @@ def test_spans_ages_and_sizes_are_short() -> None:
     assert parse_instant("1970-01-01T01:00:01+01:00", now) == 1_000_000
     assert parse_instant("5m", now) == parse_instant("2026-01-01", now)
     assert parse_instant("yesterday", now) is None
+    # Without a unit it is no duration.
+    assert parse_instant("19700102", now) == parse_instant("1970-01-02", now) == 86_400_000_000
+    for text in ("", "0", "90", "1.5", "2026", "202603", "1700000000", "20261331"):
+        assert parse_instant(text, now) is None
