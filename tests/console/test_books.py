@@ -83,10 +83,13 @@ def test_a_desk_a_span_and_a_kind_can_be_chosen(tmp_path: Path) -> None:
         assert page.number("test", "posted") == 1
         page = await c.page("/books?span=all&kind=journal_gap")
         assert len([tag for tag, given in page.tags if given.get("data-test") == "found"]) == 1
-        # The lake is of the past.
-        page = await c.page("/books?span=day")
-        assert page.number("test", "posted") == 0
-        assert ("test", "no findings") in page.data
+        # The lake is of the past; only what has no time is of every span.
+        for address in ("/books", "/books?span=day", "/books?desk=relay"):
+            page = await c.page(address)
+            assert page.number("test", "posted") == 0
+            assert page.number("test", "finding:journal_gap") == 1
+            said = "No message was posted in this span. There are 1 findings; they are listed below."
+            assert page.said("test", "verdict") == said
         status, told = await c.api("GET", "/api/v1/books/summary?since=2026-03-02T00:00:00Z&until=2026-03-02T05:00:00Z")
         assert (status, told["totals"]["posted"]) == (200, 1)
         status, told = await c.api("GET", "/api/v1/books/findings?kind=delivered_twice")
@@ -95,6 +98,20 @@ def test_a_desk_a_span_and_a_kind_can_be_chosen(tmp_path: Path) -> None:
         assert status == 400
         status, _ = await c.api("GET", "/api/v1/books/summary?since=2026-03-02T00:00:00Z&until=2026-03-01T00:00:00Z")
         assert status == 409
+
+    tell(story, tmp_path, books__lake=str(tmp_path / "lake"))
+
+
+def test_a_span_in_which_there_is_nothing_is_not_called_good(tmp_path: Path) -> None:
+    write(tmp_path / "lake", "books", [window(0, posted=1, delivered=1)])
+
+    async def story(c: Desk) -> None:
+        page = await c.page("/books?desk=inbound")
+        assert ("test", "no findings") in page.data
+        said = "No message was posted in this span, and nothing was found."
+        assert page.said("test", "verdict") == said
+        # The list says which desk it is, though there is nothing of it.
+        assert any(tag == "option" and "selected" in given for tag, given in page.tags if not given.get("value"))
 
     tell(story, tmp_path, books__lake=str(tmp_path / "lake"))
 

@@ -8,8 +8,10 @@ read, so that what comes here is small however large the lake is. It reads the l
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from . import where
 from .lake import Lake, Row, Selection
 from .schema import ANOMALIES, WAITS
 
@@ -31,7 +33,7 @@ def digest(lake: Lake, since: int | None = None, until: int | None = None, desk:
     have = lake.tables()
     kinds = lake.sums("books", ("desk", "kind"), COUNTS, chosen)
     totals = {name: sum(row[name] or 0 for row in kinds) for name in COUNTS}
-    found = lake.totals("anomalies", ("kind",), chosen) if "anomalies" in have else []
+    found = lake.totals("anomalies", ("kind",), of_findings(chosen)) if "anomalies" in have else []
     return {
         "written_at": lake.written_at("books"),
         "totals": totals,
@@ -48,10 +50,33 @@ def digest(lake: Lake, since: int | None = None, until: int | None = None, desk:
 
 
 def findings(lake: Lake, kind: str | None, desk: str | None, limit: int) -> list[Row]:
-    """The first findings, with the ids and offsets that prove them."""
+    """The first findings, with the ids and offsets that prove them; BadFile where there are no books."""
+    if not lake.has("anomalies") and lake.tables():
+        return []
     equal = {name: value for name, value in (("kind", kind), ("desk", desk)) if value is not None}
     columns = ("kind", "node", "desk", "mailbox", "sender", "message_id", "at", "offsets", "detail")
-    return list(lake.rows("anomalies", Selection(equal=equal, columns=columns, limit=limit)))
+    return list(lake.rows("anomalies", of_findings(Selection(equal=equal, columns=columns, limit=limit))))
+
+
+def of_findings(chosen: Selection) -> Selection:
+    """The findings that go with what is chosen: those about files are of no desk, and concern every one."""
+    equal = dict(chosen.equal)
+    desk = equal.pop("desk", None)
+    if desk is None:
+        return chosen
+    return replace(chosen, equal=equal, where=f"desk in ({where.literal(desk)}, '')")
+
+
+def verdict(posted: int, closes: bool, found: int) -> tuple[str, str]:
+    """How good it is what the books come to (nothing where there is nothing to judge), and what to say of it."""
+    listed = f"There are {found:,} findings; they are listed below."
+    if not closes:
+        return "bad", "The books do not close: see the remainder and the findings."
+    if found:
+        return "warn", f"The books close. {listed}" if posted else f"No message was posted in this span. {listed}"
+    if not posted:
+        return "", "No message was posted in this span, and nothing was found."
+    return "good", "The books close: every message that was posted has one outcome. Nothing was found."
 
 
 def _latency(lake: Lake, have: Sequence[str], chosen: Selection) -> list[Row]:

@@ -35,6 +35,12 @@ class View:
     """Columns for people; all of them where it is empty."""
     large: bool = False
     """Too large to be sorted as a whole: it is read part by part, the newest first."""
+    begun: str = ""
+    """Of rows that last from one instant to another: the column with the first, at which --until looks."""
+    instead: str = ""
+    """The column that is looked at where a row has no such time."""
+    timeless: bool = False
+    """Rows may be without any time; they belong to every span."""
 
 
 VIEWS: Mapping[str, View] = {
@@ -43,6 +49,8 @@ VIEWS: Mapping[str, View] = {
         "posted_at",
         ("-posted_at", "node", "-first_offset", "message_id"),
         ("posted_at", "desk", "mailbox", "message_id", "kind", "outcome", "reason", "attempts", "latency"),
+        instead="finished_at",
+        timeless=True,
         large=True,
     ),
     "attempts": View(
@@ -61,6 +69,7 @@ VIEWS: Mapping[str, View] = {
         "at",
         ("kind", *IDENTITY, "offsets"),
         ("kind", "node", "desk", "mailbox", "message_id", "at", "offsets", "detail"),
+        timeless=True,
     ),
     "latency": View(
         "window",
@@ -69,13 +78,15 @@ VIEWS: Mapping[str, View] = {
     ),
     "depth": View("window", ("window", "node", "desk", "mailbox")),
     "availability": View("day", ("day", "node", "desk", "mailbox")),
-    "deadletters": View("last_at", ("-count", "desk", "error")),
+    "deadletters": View("last_at", ("-count", "desk", "error"), begun="first_at"),
     "outages": View("window", ("window", "desk", "mailbox")),
     "replays": View("", ("desk", "policy")),
     "segments": View(
         "last_at",
         ("node", "first", "name"),
         ("node", "name", "first", "last", "events", "first_at", "last_at", "state", "faults"),
+        begun="first_at",
+        timeless=True,
     ),
     "restores": View("at", ("at", "node")),
 }
@@ -112,13 +123,19 @@ class Lake:
     """The tables below one folder or URL."""
 
     def __init__(self, place: str) -> None:
+        if not place.strip():
+            raise InvalidInput("the lake's folder or URL is empty")
         self.place = place.rstrip("/") or place
         self._open: dict[str, DeltaTable | None] = {}
         self._readers: dict[str, withdrawn.Reader] = {}
 
     def tables(self) -> list[str]:
         """The tables that are there."""
-        return [name for name in VIEWS if self._table(name) is not None]
+        return [name for name in VIEWS if self.has(name)]
+
+    def has(self, name: str) -> bool:
+        """Whether the table is there."""
+        return self._table(name) is not None
 
     def columns(self, name: str) -> dict[str, str]:
         """A table's columns with what each holds: text, whole, number, switch, instant, date or list."""
@@ -150,7 +167,7 @@ class Lake:
         types = self.columns(name)
         view = VIEWS[name]
         conditions = _conditions(name, view, selection, types)
-        wanted = list(selection.columns) or list(types)
+        wanted = list(dict.fromkeys(selection.columns)) or list(types)
         for column in wanted:
             _known(name, column, types)
         ordered = selection.limit is not None or not view.large
@@ -258,7 +275,7 @@ class Lake:
         return [(node, 0, end), *((row["node"], row["shift"], row["last"]) for row in known)]
 
     def _optional(self, name: str, selection: Selection) -> list[Row]:
-        return list(self.rows(name, selection)) if self._table(name) is not None else []
+        return list(self.rows(name, selection)) if self.has(name) else []
 
     def _parts(self, name: str, types: Mapping[str, str], view: View, selection: Selection) -> Iterator[list[str]]:
         """Conditions that cut a large table into parts, the newest first: most answers end with the first ones."""
@@ -380,20 +397,32 @@ def _conditions(name: str, view: View, selection: Selection, types: Mapping[str,
     if selection.since is not None or selection.until is not None:
         if view.time not in types:
             raise InvalidInput(f"the table {name} has no time by which to choose")
-        column = where.name(view.time)
+        if selection.since is not None and selection.until is not None and selection.since >= selection.until:
+            raise InvalidInput("since must be before until")
         is_date = types[view.time] == "date"
-        # Hours and days belong to it as soon as a part of them does.
+        # Hours, days and whatever else lasts belong to it as soon as a part of them does.
         if selection.since is not None:
             since = selection.since - selection.since % _HOUR if view.time == "window" else selection.since
-            found.append(f"({column} >= {where.date(since) if is_date else where.instant(since)})")
+            found.append(_timed(view, view.time, f">= {where.date(since) if is_date else where.instant(since)}"))
         if selection.until is not None:
             until = selection.until
-            found.append(
-                f"({column} <= {where.date(until - 1)})" if is_date else f"({column} < {where.instant(until)})"
-            )
+            before = f"<= {where.date(until - 1)}" if is_date else f"< {where.instant(until)}"
+            found.append(_timed(view, view.begun or view.time, before))
     if selection.where.strip():
         found.append(where.condition(selection.where, types))
     return found
+
+
+def _timed(view: View, column: str, compared: str) -> str:
+    """Whether a row's time compares so, or that which stands for it, or there is none."""
+    if not view.timeless:
+        return f"({where.name(column)} {compared})"
+    untold = f"{where.name(column)} IS NULL"
+    if view.instead:
+        instead = where.name(view.instead)
+        untold = f"({untold} AND ({instead} {compared} OR {instead} IS NULL))"
+    # Not coalesced: by columns as they are, whole files and pages are left out.
+    return f"({where.name(column)} {compared} OR {untold})"
 
 
 def _where(conditions: Sequence[str]) -> str:

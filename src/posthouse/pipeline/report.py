@@ -9,10 +9,12 @@ from __future__ import annotations
 import datetime
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from ..errors import InvalidInput
 from . import plot
-from .digest import ENDS, OUTCOMES, other
+from .digest import ENDS, OUTCOMES, of_findings, other, verdict
 from .lake import Lake, Row, Selection
 from .plot import Series, safe, span
 from .schema import ANOMALIES, TABLES, WAITS
@@ -31,7 +33,7 @@ def page(
     until: int | None = None,
     desk: str | None = None,
 ) -> str:
-    """The whole page."""
+    """The whole page; InvalidInput if the books know no such desk, or the span ends before it begins."""
     return _Report(lake, now, Selection(since, until, {} if desk is None else {"desk": desk})).page()
 
 
@@ -40,9 +42,11 @@ class _Report:
         self._lake = lake
         self._now = now
         self._chosen = chosen
+        self._found = of_findings(chosen)
         self._have = lake.tables()
 
     def page(self) -> str:
+        self._check_desk()
         books = self._rows("books", needed=True)
         sections = [
             self._summary(books),
@@ -67,11 +71,19 @@ class _Report:
         body = "\n".join(section for section in sections if section)
         return _PAGE.format(spoken=safe(", ".join(spoken)), body=body, style=_STYLE)
 
+    def _check_desk(self) -> None:
+        desk = self._chosen.equal.get("desk")
+        if desk is None:
+            return
+        known = sorted(row["desk"] for row in self._lake.totals("books", ["desk"]))
+        if desk not in known:
+            raise InvalidInput(f"the books know no message of a desk {desk!r}; they have {', '.join(known) or 'none'}")
+
     # Sections
 
     def _summary(self, books: Sequence[Row]) -> str:
         total = _sums(books, ("posted", *OUTCOMES, "remainder", "refused", "duplicate"))
-        found = self._lake.count("anomalies", self._chosen) if "anomalies" in self._have else 0
+        found = self._lake.count("anomalies", self._found) if "anomalies" in self._have else 0
         closed = total["posted"] == sum(total[outcome] for outcome in OUTCOMES) and not total["remainder"]
         share = f"{total['delivered'] / total['posted']:.2%}" if total["posted"] else "–"
         tiles = [
@@ -83,17 +95,12 @@ class _Report:
             ("remainder", f"{total['remainder']:,}", "never posted"),
             ("findings", f"{found:,}", ""),
         ]
-        if closed and not found:
-            verdict, tone = "The books close: every message that was posted has one outcome. Nothing was found.", "good"
-        elif closed:
-            verdict, tone = f"The books close. There are {found:,} findings; they are listed below.", "warn"
-        else:
-            verdict, tone = "The books do not close: see the remainder and the findings.", "bad"
+        tone, said = verdict(total["posted"], closed, found)
         cells = "".join(
             f"<div class=tile><b>{safe(value)}</b><span>{safe(name)}</span><small>{safe(note)}</small></div>"
             for name, value, note in tiles
         )
-        return f"<p class='verdict {tone}'>{safe(verdict)}</p><div class=tiles>{cells}</div>"
+        return f"<p class='verdict {tone}'>{safe(said)}</p><div class=tiles>{cells}</div>"
 
     def _over_time(self, books: Sequence[Row]) -> str:
         if not books:
@@ -118,7 +125,7 @@ class _Report:
     def _findings(self) -> str:
         if "anomalies" not in self._have:
             return ""
-        counts = {row["kind"]: row["n"] for row in self._lake.totals("anomalies", ["kind"], self._chosen)}
+        counts = {row["kind"]: row["n"] for row in self._lake.totals("anomalies", ["kind"], self._found)}
         if not counts:
             return _section("Findings", "<p>None.</p>")
         drawn = plot.bars("Findings by kind", sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])), colour=5)
@@ -276,7 +283,9 @@ class _Report:
                 for row in rows
             ],
         )
-        return _section("Dead letters", drawn + _folded(f"{len(rows)} clusters", table))
+        of_a_span = self._chosen.since is not None or self._chosen.until is not None
+        note = "<p>Errors that were there in this span; their counts are over all time.</p>" if of_a_span else ""
+        return _section("Dead letters", note + drawn + _folded(f"{len(rows)} clusters", table))
 
     def _outages(self) -> str:
         rows = self._rows("outages", limit=ROWS_MAX)
@@ -334,8 +343,8 @@ class _Report:
             return []
         types = self._lake.columns(name)
         wanted = tuple(column for column in types if column != "buckets")
-        chosen = self._chosen if name != "replays" else Selection(equal=self._chosen.equal)
-        rows = self._lake.rows(name, Selection(chosen.since, chosen.until, chosen.equal, "", wanted, limit))
+        chosen = {"anomalies": self._found, "replays": Selection(equal=self._chosen.equal)}.get(name, self._chosen)
+        rows = self._lake.rows(name, replace(chosen, columns=wanted, limit=limit))
         # A lake may lack columns that came later.
         lacking = dict.fromkeys(column for column in TABLES[name].names if column not in types)
         return [{**lacking, **row} for row in rows]

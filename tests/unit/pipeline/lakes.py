@@ -12,7 +12,8 @@ import pyarrow as pa
 from deltalake import write_deltalake
 from deltalake.transaction import CommitProperties, Transaction
 
-from posthouse.pipeline.schema import APP_ID, TABLES, WAITS
+from posthouse.pipeline.schema import APP_ID, FILE_ANOMALIES, TABLES, WAITS
+from posthouse.pipeline.tables import FILES
 
 START = datetime.datetime(2026, 3, 1, tzinfo=datetime.UTC)
 _TYPES = {
@@ -130,15 +131,17 @@ def event(offset: int, name: str, id: str, minute: float, **values: Any) -> dict
 
 
 def finding(kind: str, id: str = "", offsets: Iterable[int] = (), **values: Any) -> dict[str, Any]:
+    """A row of anomalies; about files it names no message, and what is not there has no time."""
+    of_files = kind in FILE_ANOMALIES
     row: dict[str, Any] = {
-        "part": "2026-03-01",
+        "part": FILES if of_files else "2026-03-01",
         "kind": kind,
         "node": "n1",
-        "desk": "inbound",
-        "mailbox": "billing",
-        "sender": "shop",
+        "desk": "" if of_files else "inbound",
+        "mailbox": "" if of_files else "billing",
+        "sender": "" if of_files else "shop",
         "message_id": id,
-        "at": at(3),
+        "at": None if kind in ("journal_gap", "bad_segment") else at(3),
         "offsets": list(offsets),
         "detail": None,
         "batch": 1,
@@ -190,7 +193,7 @@ def small(folder: Path) -> Path:
         "anomalies",
         [
             finding("delivered_twice", "a", [3, 4]),
-            finding("journal_gap", offsets=[7, 8], desk="", mailbox="", sender=""),
+            finding("journal_gap", offsets=[7, 8]),
             finding("answered_twice", "question", [11, 12]),
         ],
     )

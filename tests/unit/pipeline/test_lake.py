@@ -90,8 +90,52 @@ def test_hours_and_days_belong_to_a_span_as_soon_as_a_part_of_them_does(lake: La
     assert found("books", -60, 0) == 0
 
 
+def test_a_finding_without_a_time_belongs_to_every_span(lake: Lake) -> None:
+    def kinds(**selection: object) -> list[str]:
+        chosen = Selection(**selection)  # type: ignore[arg-type]
+        found = [row["kind"] for row in lake.rows("anomalies", chosen)]
+        assert lake.count("anomalies", chosen) == len(found)
+        assert sorted(row["kind"] for row in lake.totals("anomalies", ["kind"], chosen)) == found
+        return found
+
+    assert kinds(since=micros(4)) == ["journal_gap"]
+    assert kinds(until=micros(3)) == ["journal_gap"]
+    assert kinds(since=micros(3), until=micros(4)) == ["answered_twice", "delivered_twice", "journal_gap"]
+    assert kinds(since=micros(4), where="kind != journal_gap") == []
+
+
+def test_a_message_that_was_never_posted_is_chosen_by_its_end(tmp_path: Path) -> None:
+    """And one that has no end either belongs to every span; what was posted goes by its post."""
+    refused = [message(f"refused-{minute}", minute, posted_at=None, outcome="refused") for minute in (0, 10)]
+    orphan = message("orphan", part="open", posted_at=None, finished_at=None, outcome="open", orphan=True)
+    write(tmp_path, "messages", [*refused, orphan, message("early", 0, finished_at=at(20)), message("late", 10)])
+    lake = Lake(str(tmp_path))
+    for limit in (None, 9):
+        assert sorted(ids(lake, since=micros(12), limit=limit)) == ["orphan", "refused-10"]
+        assert sorted(ids(lake, since=micros(10), limit=limit)) == ["late", "orphan", "refused-10"]
+        assert sorted(ids(lake, until=micros(10), limit=limit)) == ["early", "orphan", "refused-0"]
+        assert sorted(ids(lake, since=micros(2), until=micros(12), limit=limit)) == ["late", "orphan", "refused-0"]
+    assert ids(lake, since=micros(10), limit=1) == ["orphan"]
+    assert lake.count("messages", Selection(since=micros(10))) == 3
+
+
+def test_what_lasts_belongs_to_a_span_as_soon_as_a_part_of_it_does(tmp_path: Path) -> None:
+    """Clusters of dead letters and segments; a file that was rejected has no times and belongs to all."""
+    lasting = {"first_at": at(10), "last_at": at(20)}
+    write(tmp_path, "deadletters", [{"desk": "inbound", "error": "it broke", "count": 2, **lasting}])
+    segments = [{"node": "n1", "name": "good", "state": "taken", **lasting}]
+    write(tmp_path, "segments", [*segments, {"node": "n1", "name": "torn", "state": "rejected"}])
+    lake = Lake(str(tmp_path))
+    for since, until, found in ((12, 15, 1), (20, 30, 1), (0, 11, 1), (0, 10, 0), (21, 30, 0)):
+        chosen = Selection(since=micros(since), until=micros(until))
+        assert lake.count("deadletters", chosen) == found
+        assert [row["name"] for row in lake.rows("segments", chosen)] == ["good", "torn"][1 - found :]
+
+
 def test_only_the_wanted_columns_are_read(lake: Lake) -> None:
     (row,) = lake.rows("messages", Selection(equal={"message_id": "b"}, columns=("outcome", "error")))
+    assert row == {"outcome": "dead", "error": "no customer 4711"}
+    (row,) = lake.rows("messages", Selection(equal={"message_id": "b"}, columns=("outcome", "error", "outcome")))
     assert row == {"outcome": "dead", "error": "no customer 4711"}
 
 
@@ -165,6 +209,10 @@ def test_mistakes_are_named(lake: Lake, tmp_path: Path) -> None:
         (lambda: list(lake.rows("books", Selection(equal={"mailbox": "x"}))), InvalidInput, "has no column mailbox"),
         (lambda: list(lake.rows("books", Selection(columns=("when",)))), InvalidInput, "has no column when"),
         (lambda: list(lake.rows("replays", Selection(since=1))), InvalidInput, "no time"),
+        (lambda: list(lake.rows("books", Selection(since=2, until=2))), InvalidInput, "since must be before until"),
+        (lambda: lake.count("messages", Selection(since=3, until=2)), InvalidInput, "since must be before until"),
+        (lambda: Lake(""), InvalidInput, "the lake's folder or URL is empty"),
+        (lambda: Lake(" "), InvalidInput, "the lake's folder or URL is empty"),
         (lambda: lake.columns("segments"), BadFile, "has no table segments yet; it has books"),
         (lambda: Lake(str(tmp_path / "none")).columns("books"), BadFile, "there are no books in"),
     ):

@@ -7,13 +7,20 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 
+import pytest
 from tests.unit.pipeline.lakes import at, finding, message, small, window, write
 
+from posthouse.errors import InvalidInput
+from posthouse.pipeline.digest import digest, findings
 from posthouse.pipeline.lake import Lake
 from posthouse.pipeline.report import page
 
 NOW = datetime.datetime(2026, 3, 4, tzinfo=datetime.UTC)
 VOID = {"meta", "rect", "line", "circle", "polyline"}
+
+
+def micros(minutes: float) -> int:
+    return int(at(minutes).timestamp() * 1_000_000)
 
 
 class Balance(HTMLParser):
@@ -74,17 +81,62 @@ def test_the_verdict_follows_the_books(tmp_path: Path) -> None:
     assert "do not close" in page(Lake(str(tmp_path / "bad")), now=NOW)
 
 
-def test_a_report_of_nothing_is_a_report(tmp_path: Path) -> None:
+def test_a_report_of_nothing_is_a_report_that_judges_nothing(tmp_path: Path) -> None:
     write(tmp_path, "books", [])
-    Balance(page(Lake(str(tmp_path)), now=NOW))
+    text = page(Lake(str(tmp_path)), now=NOW)
+    Balance(text)
+    assert "No message was posted in this span, and nothing was found." in text
+    small(tmp_path / "some")
+    (tmp_path / "some/lake/anomalies").rename(tmp_path / "away")
+    text = page(Lake(str(tmp_path / "some/lake")), now=NOW, since=micros(60 * 48))
+    assert "No message was posted in this span, and nothing was found." in text
+    assert "The books close" not in text
+
+
+def test_files_concern_every_span_and_every_desk(tmp_path: Path) -> None:
+    """A gap has neither a time nor a desk: the report, the digest and the findings of a desk tell of it."""
+    lake = Lake(str(small(tmp_path)))
+    text = page(lake, now=NOW, since=micros(60 * 24), desk="relay")
+    assert "The books close. There are 1 findings" in text
+    assert "<td>journal_gap</td>" in text
+    assert "delivered_twice" not in text
+    assert "No message was posted in this span. There are 1 findings" in page(lake, now=NOW, since=micros(60 * 48))
+    for desk in (None, "relay"):
+        found = digest(lake, since=micros(60 * 24), desk=desk)["findings"]
+        assert [(row["kind"], row["count"]) for row in found] == [("journal_gap", 1)]
+    assert [row["kind"] for row in findings(lake, None, "relay", 9)] == ["journal_gap"]
+    assert len(findings(lake, None, "inbound", 9)) == 3
+    assert findings(lake, "delivered_twice", "relay", 9) == []
+
+
+def test_a_desk_that_the_books_do_not_know_and_a_span_of_nothing_are_refused(tmp_path: Path) -> None:
+    lake = Lake(str(small(tmp_path)))
+    with pytest.raises(InvalidInput, match="the books know no message of a desk 'relai'; they have inbound, relay"):
+        page(lake, now=NOW, desk="relai")
+    for until in (micros(0), micros(5)):
+        with pytest.raises(InvalidInput, match="since must be before until"):
+            page(lake, now=NOW, since=micros(5), until=until)
+
+
+def test_dead_letters_that_went_on_after_the_span_are_told(tmp_path: Path) -> None:
+    write(tmp_path, "books", [window(0, posted=3, dead=3)])
+    lasting = {"desk": "inbound", "error": "no customer #", "count": 3, "first_at": at(12), "last_at": at(60 * 50)}
+    write(tmp_path, "deadletters", [lasting])
+    lake = Lake(str(tmp_path))
+    said = "their counts are over all time"
+    text = page(lake, now=NOW, since=micros(0), until=micros(60 * 24))
+    assert "no customer #" in text
+    assert said in text
+    assert said not in page(lake, now=NOW)
+    assert "no customer #" not in page(lake, now=NOW, since=micros(0), until=micros(12))
 
 
 def test_a_report_can_be_of_a_desk_and_a_span(tmp_path: Path) -> None:
     text = page(
         Lake(str(small(tmp_path))),
         now=NOW,
-        since=int(at(60 * 24).timestamp() * 1_000_000),
-        until=int(at(60 * 25).timestamp() * 1_000_000),
+        since=micros(60 * 24),
+        until=micros(60 * 25),
         desk="relay",
     )
     assert "desk relay, from 2026-03-02 00:00 UTC, until 2026-03-02 01:00 UTC" in text

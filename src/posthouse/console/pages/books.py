@@ -10,6 +10,7 @@ from aiohttp import web
 from ...control.operation import Json, Refused
 from ...mailbox.message import SECOND
 from ...pipeline.digest import BESIDE, COUNTS, ENDS, OUTCOMES
+from ...pipeline.digest import verdict as judged
 from ...pipeline.report import latency_rows, middle, windows
 from ...pipeline.schema import WAITS
 from .. import plot
@@ -45,7 +46,7 @@ async def books(ask: Ask) -> web.StreamResponse:
         span=span,
         spans=list(SPANS),
         desk=desk,
-        desks=sorted({row["desk"] for row in found["kinds"]}),
+        desks=sorted({row["desk"] for row in found["kinds"]} | ({desk} if desk else set())),
         kind=kind,
         listed=listed,
         latency=[
@@ -59,13 +60,8 @@ async def books(ask: Ask) -> web.StreamResponse:
 
 
 def verdict(found: Json) -> tuple[str, str]:
-    """What the books come to, and how good that is."""
-    count = sum(row["count"] for row in found["findings"])
-    if not found["closes"]:
-        return "bad", "The books do not close: see the remainder and the findings."
-    if count:
-        return "warn", f"The books close. There are {count:,} findings; they are listed below."
-    return "good", "The books close: every message that was posted has one outcome. Nothing was found."
+    """How good it is what the books come to, and what to say of it."""
+    return judged(found["totals"]["posted"], found["closes"], sum(row["count"] for row in found["findings"]))
 
 
 def plots(found: Json) -> dict[str, Any]:
