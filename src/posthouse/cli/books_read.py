@@ -6,6 +6,7 @@ import datetime
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 WIDE = 18
 """Columns that fit beside each other."""
+ROWS_MAX = 1_000_000_000
 
 
 def attach(group: click.Group) -> None:
@@ -61,7 +63,7 @@ def _time_options(function: F) -> F:
 @click.option("--columns", metavar="NAMES", default="", help="Which columns, parted by commas; `all` for every one.")
 @click.option(
     "--limit",
-    type=click.IntRange(1),
+    type=click.IntRange(1, ROWS_MAX),
     metavar="N",
     help="How many rows at most [default: 50 for people, with --json all].",
 )
@@ -89,7 +91,7 @@ def show(
 
     books = _lake(session, lake)
     types = books.columns(table)
-    chosen = tuple(name.strip() for name in columns.split(",") if name.strip())
+    chosen = tuple(dict.fromkeys(name.strip() for name in columns.split(",") if name.strip()))
     if not chosen and not session.json:
         view = VIEWS[table]
         # The day by which files are cut says nothing to people where there is a time.
@@ -126,10 +128,12 @@ def show(
 
 def _print_rows(table: str, version: int, rows: Iterator[Row]) -> None:
     """One JSON document, written as the rows come: there may be millions."""
+    # With the first row all that was asked is checked: a mistake is told before the document begins.
+    begun = [row for row in (next(rows, None),) if row is not None]
     click.echo(f'{{\n  "table": {json.dumps(table)},\n  "version": {version},\n  "rows": [', nl=False)
     first = True
     buffer: list[str] = []
-    for row in rows:
+    for row in chain(begun, rows):
         buffer.append(("\n    " if first else ",\n    ") + json.dumps(row))
         first = False
         if len(buffer) >= 1_000:

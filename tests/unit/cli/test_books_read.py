@@ -85,9 +85,38 @@ def test_mistakes_are_usage(books: House) -> None:
         (("show", "--where", "posted > 1 ; drop table books"), "is expected at"),
         (("show", "--desk", "relay", "replays", "--since", "2h"), "no time"),
         (("show", "--lake", "nowhere"), "there are no books in nowhere"),
+        (("show", "--lake", ""), "the lake's folder or URL is empty"),
+        (("message", "a", "--lake", ""), "the lake's folder or URL is empty"),
+        (("report", "--lake", ""), "the lake's folder or URL is empty"),
         (("show", "--columns", "secret"), "has no column secret"),
+        (("show", "--since", "2026-03-02", "--until", "2026-03-01"), "since must be before until"),
+        (("report", "--since", "2026-03-02", "--until", "2026-03-02"), "since must be before until"),
+        (("report", "--desk", "relai"), "the books know no message of a desk 'relai'; they have inbound, relay"),
+        (("show", "--since", "2026"), "'2026' is no time"),
+        (("show", "--limit", str(10**20)), "is not in the range 1<=x<=1000000000"),
     ):
         assert said in books.run("books", *words, code=2).stderr
+
+
+def test_a_mistake_is_told_before_a_document_begins(books: House) -> None:
+    for words in (
+        ("messages", "--where", "outcom = dead"),
+        ("messages", "--columns", "secret"),
+        ("books", "--since", "2026-03-02", "--until", "2026-03-01"),
+        ("replays", "--since", "2h"),
+    ):
+        assert books.json("books", "show", *words, code=2)["error"]["code"] == "invalid"
+
+
+def test_a_column_that_is_named_twice_is_shown_once_and_a_large_limit_is_no_mistake(books: House) -> None:
+    words = ("books", "show", "messages", "--columns", "message_id,kind,message_id", "--limit", "1000000000")
+    assert books.run(*words).stdout.splitlines()[0].split() == ["MESSAGE_ID", "KIND"]
+    assert books.json(*words)["rows"][0] == {"message_id": "d", "kind": "invoice"}
+
+
+def test_a_date_without_dashes_is_a_date(books: House) -> None:
+    rows = books.json("books", "show", "messages", "--since", "20260302")["rows"]
+    assert sorted(row["message_id"] for row in rows) == ["c", "d"]
 
 
 def test_nothing_that_was_posted_can_move_the_terminal(books: House) -> None:
