@@ -1,13 +1,16 @@
 """Delta's jars for Spark: fetched once, checked by their hashes, kept beside the environment.
 
 In: a folder, and Maven Central or a mirror of it. Out: paths of jars. ``python -m posthouse.pipeline.jars`` fetches
-what is missing; nothing else in the package uses the network for them.
+what is missing, and makes what ``java`` needs beside them: both are for all who use the environment, and these may not
+write there. Nothing else in the package uses the network for them.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
+import http.client
 import os
 import sys
 import urllib.error
@@ -15,6 +18,7 @@ import urllib.request
 from pathlib import Path
 
 from ..errors import MissingExtra
+from . import java
 
 VERSION = "4.4.0"
 MAVEN = "https://repo1.maven.org/maven2"
@@ -31,7 +35,7 @@ TIMEOUT_S = 60
 
 def folder() -> Path:
     """Where the jars are kept: with the environment that holds pyspark."""
-    return Path(sys.prefix, "share", "posthouse", "jars")
+    return java.folder() / "jars"
 
 
 def path_of(name: str) -> Path:
@@ -40,8 +44,8 @@ def path_of(name: str) -> Path:
 
 
 def missing() -> list[str]:
-    """The jars that are not there."""
-    return [name for name in JARS if not path_of(name).is_file()]
+    """The jars that are not there, or not for us to read."""
+    return [name for name in JARS if not os.access(path_of(name), os.R_OK)]
 
 
 def paths() -> list[Path]:
@@ -59,7 +63,7 @@ def fetch(source: str = MAVEN) -> int:
         try:
             with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:
                 content = answer.read()
-        except (urllib.error.URLError, OSError) as error:
+        except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
             raise MissingExtra(f"Delta's jar cannot be had from {url}: {getattr(error, 'reason', error)}") from error
         if hashlib.sha256(content).hexdigest() != JARS[name]:
             raise MissingExtra(f"what came from {url} is not the jar that was expected")
@@ -75,11 +79,15 @@ def fetch(source: str = MAVEN) -> int:
 
 
 def main() -> int:
-    """Fetch; exit code 1 and one line where it cannot be done."""
+    """Set up what the books need besides packages; exit code 1 and one line where it cannot be done."""
     parser = argparse.ArgumentParser(prog="python -m posthouse.pipeline.jars", description=__doc__)
     parser.add_argument("--from", dest="source", default=MAVEN, metavar="URL", help="a mirror of Maven Central")
+    source = parser.parse_args().source
+    # Where it cannot be made, each user makes his own.
+    with contextlib.suppress(OSError):
+        java.make(java.folder())
     try:
-        fetch(parser.parse_args().source)
+        fetch(source)
     except MissingExtra as error:
         print(error, file=sys.stderr)
         return 1
