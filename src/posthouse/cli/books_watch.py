@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..errors import StoreHeld, StoreUnavailable
+from ..errors import StoreError, StoreFull, StoreHeld, StoreUnavailable
 from .books_place import Place, journal_option, journal_place, open_job, place_options, progress, summary
 from .option import pass_session
 from .root import Command
 from .session import Session
+from .text import inert
 
 if TYPE_CHECKING:
     from ..pipeline.job import Result
@@ -41,19 +42,31 @@ def attach(group: click.Group) -> None:
 def watch(session: Session, journal: str | None, at: Place, every: float) -> None:
     """Keep taking in what is new, with one warm Spark session, until SIGTERM or Ctrl-C.
 
-    With --json each turn that found something is one line. A turn that finds the lake in use is left out.
+    With --json each turn that found something is one line. A turn that finds the lake in use is left out; after one
+    that failed in Spark, or for want of room on the disk, Spark is started anew.
     """
     place = journal_place(session, journal)
     told: set[tuple[str, str]] = set()
-    with contextlib.suppress(KeyboardInterrupt), _ended_alike():
-        with progress(session) as report, open_job(session, at, report) as job:
-            while True:
-                try:
-                    _tell(session, job.run(place), told)
-                except (StoreHeld, StoreUnavailable) as error:
-                    click.echo(f"posthouse: {error}; trying again in {every:g} s", err=True)
+    with contextlib.suppress(KeyboardInterrupt), _ended_alike(), progress(session) as report:
+        while True:
+            try:
+                with open_job(session, at, report) as job:
+                    while True:
+                        try:
+                            _tell(session, job.run(place), told)
+                        except StoreHeld as error:
+                            _put_off(error, every)
+                        report(0, None, "waiting for more")
+                        time.sleep(every)
+            except (StoreUnavailable, StoreFull) as error:
+                # It may be Spark itself that failed: the next turn has another one.
+                _put_off(error, every)
                 report(0, None, "waiting for more")
                 time.sleep(every)
+
+
+def _put_off(error: StoreError, every: float) -> None:
+    click.echo(f"posthouse: {inert(str(error))}; trying again in {every:g} s", err=True)
 
 
 def _tell(session: Session, result: Result, told: set[tuple[str, str]]) -> None:

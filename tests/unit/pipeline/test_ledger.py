@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
-from posthouse.errors import StoreHeld
+from posthouse.errors import InvalidInput, StoreHeld
 from posthouse.pipeline import record, scratch, sign
 from posthouse.pipeline.ledger import APPEND, Ledger, Plan, State
 from posthouse.pipeline.scratch import Scratch
@@ -214,3 +214,19 @@ def test_where_a_lock_keeps_others_off_all_scratch_is_removed(lake: Path) -> Non
     assert not (lake / scratch.FOLDER).exists()
     Scratch(opened(lake, shared=False), 7).clear()
     Scratch(opened(lake), 7).clear()
+
+
+@pytest.mark.parametrize("place", ["", " "])
+def test_no_place_is_not_the_folder_that_one_is_in(place: str) -> None:
+    with pytest.raises(InvalidInput, match="the lake's folder or URL is empty"):
+        Ledger(place)
+
+
+def test_asking_whether_a_lake_is_new_makes_nothing(tmp_path: Path) -> None:
+    book = Ledger(str(tmp_path / "lake"))
+    assert book.is_new()
+    assert not (tmp_path / "lake").exists()
+    with book.alone("run"):
+        assert book.is_new()
+    book.commit(State(forgotten=("bob",)))
+    assert not book.is_new()
