@@ -188,7 +188,8 @@ def test_books_that_do_not_close_are_told(
 ) -> None:
     monkeypatch.setattr(module, "BOOKS_EVERY_S", 0.0)
     lake = tmp_path / "lake"
-    rules = [Rule("books", Measure.BOOKS, 0.0, for_s=0.0), Rule("findings", Measure.FINDINGS, 0.0, for_s=0.0)]
+    found = Rule("findings", Measure.FINDINGS, 0.0, for_s=0.0, desk="inbound")
+    rules = [Rule("books", Measure.BOOKS, 0.0, for_s=0.0), found]
 
     async def case() -> None:
         async with Hook() as hook, house.gateway(alert=alert_to(hook), rules=rules, lake=str(lake)) as gateway:
@@ -201,7 +202,8 @@ def test_books_that_do_not_close_are_told(
             books(lake, posted=10, delivered=8, remainder=1)
             (first,) = await told(hook, 1)
             assert (first["rule"], first["state"], first["value"], first["desk"]) == ("books", "firing", 3, None)
-            write(lake, "anomalies", [{"part": "open", "kind": "lost", "desk": "inbound", "message_id": "m1"}])
+            # What the journal lacks is of every desk.
+            write(lake, "anomalies", [{"part": "files", "kind": "journal_gap", "desk": "", "message_id": ""}])
             assert (await told(hook, 2))[1]["rule"] == "findings"
             books(lake, posted=10, delivered=10)
             assert (await told(hook, 3))[2]["state"] == "resolved"

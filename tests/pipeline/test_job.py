@@ -71,6 +71,50 @@ def test_a_run_that_was_killed_is_finished_by_the_next(
     assert Job(str(lake), lambda: spark).tables.transaction(withdrawn.NAME) == 1
 
 
+@pytest.mark.usefixtures("small")
+def test_a_run_that_was_killed_goes_on_with_the_same_files_only(
+    spark: SparkSession, made: Path, tmp_path: Path
+) -> None:
+    journal = Path(shutil.copytree(made, tmp_path / "j"))
+    job_of_it = Job(str(tmp_path / "lake"), lambda: spark)
+    with pytest.raises(Killed):
+        Job(str(tmp_path / "lake"), lambda: spark, stage=killer("planned")).run(str(journal))
+    segment = sorted(journal.glob("node=*/*.parquet"))[0]
+    sound = segment.read_bytes()
+    segment.write_bytes(sound + b"?")
+    with pytest.raises(InvalidInput, match=f"{segment.name} is another one since: put it back as it was, or rebuild"):
+        job_of_it.run(str(journal))
+    segment.unlink()
+    with pytest.raises(InvalidInput, match=f"{segment.name} is gone since: put it back as it was, or rebuild"):
+        job_of_it.run(str(journal))
+    segment.write_bytes(sound)
+    assert job_of_it.run(str(journal)).batches == 1
+
+
+@pytest.mark.usefixtures("small")
+def test_a_record_of_another_batch_than_the_tables_is_refused(
+    spark: SparkSession, made: Path, copy: Path, tmp_path: Path
+) -> None:
+    """An older one that was put back would have the next batch left out, and behind a newer one rows would lack."""
+    journal = Path(shutil.copytree(made, tmp_path / "j"))
+    torn = journal / "node=node-1" / "torn.parquet"
+    torn.write_bytes(b"torn")
+    state = copy / "_posthouse" / "state.json"
+    older, job_of_it = state.read_bytes(), Job(str(copy), lambda: spark)
+    assert job_of_it.run(str(journal)).batches == 1
+    newer = state.read_bytes()
+    state.write_bytes(older)
+    with pytest.raises(StoreCorrupt, match="has batch 2 as its last, and the lake's record 1: rebuild it"):
+        job_of_it.run(str(journal))
+    assert state.read_bytes() == older
+    state.write_bytes(orjson.dumps({**orjson.loads(newer), "batch": 3}))
+    torn.unlink()
+    with pytest.raises(StoreCorrupt, match="has batch 2 as its last, and the lake's record 3: rebuild it"):
+        job_of_it.run(str(journal))
+    state.write_bytes(newer)
+    assert job_of_it.run(str(journal)).batches == 1
+
+
 def test_nothing_new_needs_no_spark_and_changes_nothing(made: Path, kept: Path) -> None:
     def never() -> SparkSession:
         raise AssertionError("Spark was started")

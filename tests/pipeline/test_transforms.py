@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import random
 from itertools import pairwise
 from pathlib import Path
@@ -37,7 +38,8 @@ def story() -> Journal:
         j.mailbox, j.desk = box, desk
         j._seqs.clear()
 
-    j.add(0, "started", detail='{"policies": {}}')
+    endless = {"capacity": 2**64 - 1, "quiet_s": 1e300, "quiet_max_s": 1e308}
+    j.add(0, "started", detail=json.dumps({"policies": {"endless": endless}}))
     at("live")
     j.add(1, "connected", holder="h1")
     offset = j.add(2, "posted", "live-1")

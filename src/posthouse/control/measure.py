@@ -67,12 +67,13 @@ def _value(on: Measure, counts: Mapping[State, int], oldest_at: Instant | None, 
 
 
 def _of_the_books(rule: Rule, place: str) -> float:
+    from ..pipeline.digest import of_findings
     from ..pipeline.lake import Lake, Selection
 
     lake = Lake(place)
     only = Selection(equal={} if rule.desk is None else {"desk": rule.desk})
     if rule.on is Measure.FINDINGS:
         # A lake in which nothing was found yet has no such table.
-        return float(lake.count("anomalies", only)) if "anomalies" in lake.tables() else 0.0
+        return float(lake.count("anomalies", of_findings(only))) if "anomalies" in lake.tables() else 0.0
     rows: list[dict[str, Any]] = lake.sums("books", ("desk",), ("posted", *_SUMMED, "remainder"), only)
     return float(sum(abs(row["posted"] - sum(row[name] for name in _SUMMED)) + row["remainder"] for row in rows))

@@ -16,7 +16,7 @@ import orjson
 
 from ..errors import InvalidInput, MissingExtra
 from ..journal import schema as contract
-from .lineage import Restore, restored_from
+from .lineage import OFFSET_MAX, Restore, restored_from
 from .offsets import Ranges, common, count, merged
 
 if TYPE_CHECKING:
@@ -392,6 +392,11 @@ class _Scan:
             return f"it holds rows of node {other!r:.80}"
         offsets = batch.column("offset").to_numpy(zero_copy_only=False)
         self._offsets.append(offsets)
+        for name in ("offset", "commit", "lane_seq"):
+            ends = pc.min_max(batch.column(name)).as_py()
+            for value in ends.values():
+                if abs(value) > OFFSET_MAX:
+                    return f"its {name} {value} is beyond all that is counted"
         for name in ("at", "due_at", "expires_at"):
             wrong = self._instants(name, batch.column(name), offsets)
             if wrong is not None:

@@ -51,16 +51,20 @@ def _rising(
 ) -> list[Piece]:
     pieces: list[list[Segment]] = []
     size, ends = 0, {node: ranges[-1][1] for node, ranges in known.items()}
+    # What the last piece holds by the names of its files; of what counts nowhere, this alone tells what is there twice.
+    held: dict[str, list[tuple[int, int]]] = {}
     # By their place in their node, so that nodes advance together; what counts nowhere goes anywhere.
     placed = [(lineage.within(segment.node, segment.ranges), segment) for segment in segments]
     for own, segment in sorted(placed, key=lambda each: (each[0][:1], each[1].node, each[1].name)):
         name = _name(segment, lineage)
         behind = bool(own) and own[0][0] <= ends.get(name, 0)
-        if not pieces or size + segment.events > batch_events or (behind and pieces[-1]):
+        twice = bool(offsets.common(segment.ranges, held.get(segment.node, ())))
+        if not pieces or size + segment.events > batch_events or behind or twice:
             pieces.append([])
-            size = 0
+            size, held = 0, {}
         pieces[-1].append(segment)
         size += segment.events
+        held[segment.node] = offsets.merged([*held.get(segment.node, ()), *segment.ranges])
         if own:
             ends[name] = max(ends.get(name, 0), own[-1][1])
     return [tuple(piece) for piece in pieces]

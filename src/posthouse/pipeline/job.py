@@ -150,6 +150,7 @@ class Job:
 
     def compact(self, *, retain_h: float | None = None) -> dict[str, dict[str, int]]:
         """Join small files; with ``retain_h``, also remove files that no version of the last hours needs."""
+        self._refuse_none()
         with self.ledger.alone("compact"):
             self._refuse_unfinished("compact")
             done = {}
@@ -188,6 +189,7 @@ class Job:
 
     def verify(self, journal: str | None) -> check.Verified:
         """Check the journal's files against the record, and the tables against it and each other."""
+        self._refuse_none()
         with self.ledger.alone("verify"):
             state, plan = self.ledger.state(), self.ledger.plan()
             rows = self.tables.segments() if state.batch else []
@@ -201,6 +203,8 @@ class Job:
                 at_hand = check.as_taken(rows, listing.files, looked)
             if unfinished := [*check.unfinished(state, plan)]:
                 return check.Verified([*found, *unfinished], [])
+            for name, batch in self._out_of_step(state):
+                found.append(("mismatch", name, f"its last batch is {batch}, and the record's {state.batch}"))
             proven = Proof(self.ledger, state, place, at_hand, self._report)
             if state.batch:
                 found += proven.verify(rows)
@@ -217,11 +221,14 @@ class Job:
         listing = journal.listing()
         if plan is not None and plan.batch > state.batch:
             # Begun and not committed: the same batch again, from the same versions.
-            there = {(file.node, file.name) for file in listing.files}
+            there = {(file.node, file.name): file.size_bytes for file in listing.files}
             for segment in plan.new:
-                if (segment.node, segment.name) not in there:
-                    name = f"node={segment.node}/{segment.name}"
-                    raise InvalidInput(f"a run was interrupted, and {name} is gone since: put it back, or rebuild")
+                size_bytes = there.get((segment.node, segment.name))
+                if size_bytes != segment.size_bytes:
+                    name, now = f"node={segment.node}/{segment.name}", "gone" if size_bytes is None else "another one"
+                    raise InvalidInput(
+                        f"a run was interrupted, and {name} is {now} since: put it back as it was, or rebuild"
+                    )
             self._under_way = self._total = sum(segment.events for segment in plan.new)
             told = [withdrawn.NAME] if _anew(plan) or self.ledger.has(withdrawn.NAME) else []
             if all(self.tables.transaction(name) >= plan.batch for name in ("events", *SILVER, *told)):
@@ -235,7 +242,7 @@ class Job:
             result.events += self._under_way
             state = plan.after
         if state.batch == 0 and not rebuild and self.ledger.has("events"):
-            raise StoreCorrupt(f"the lake {self.ledger.place} has tables and no record of them: rebuild it")
+            raise self._unrecorded()
         if rebuild:
             # Numbers go on: a table never takes a batch of the same number twice.
             reached = max(state.batch, self.ledger.begun(), *map(self.tables.transaction, STATE_TABLES))
@@ -254,6 +261,12 @@ class Job:
         said = self.ledger.state(rebuilding=rebuild)
         changed = (state.rejected, state.foreign) != (said.rejected, said.foreign)
         pieces = cutting.cut(sound, state.segments, state.lineage, self._batch_events)
+        if (pieces or changed) and not rebuild:
+            for name, batch in self._out_of_step(state):
+                raise StoreCorrupt(
+                    f"the table {name} of the lake {self.ledger.place} has batch {batch} as its last, and the lake's"
+                    f" record {state.batch}: rebuild it"
+                )
         for piece in pieces or ([()] if changed or rebuild else []):
             self._under_way = sum(segment.events for segment in piece)
             self._report(self._done, self._total, "taking in")
@@ -663,9 +676,31 @@ class Job:
         joined = rows.join(known, on=["window", "desk", "kind"], how="left").crossJoin(latest)
         return joined.select(*rows.columns, revision.cast("int").alias("revision"))
 
+    def _out_of_step(self, state: State) -> Iterator[tuple[str, int]]:
+        """Tables whose last batch is not the record's, with that batch, while none is under way.
+
+        So it is where one was put back without the other, or the machine lost the last seconds of one. A table that is
+        ahead would take no batch of the same number, and one that is behind lacks what the record has.
+        """
+        if state.batch:
+            for name in ("events", *SILVER, "segments"):
+                if (batch := self.tables.transaction(name)) != state.batch:
+                    yield name, batch
+
+    def _refuse_none(self) -> None:
+        """InvalidInput where there are no books, StoreCorrupt where there is no record of them."""
+        if self.ledger.state().batch or self.ledger.plan() is not None:
+            return
+        if self.ledger.has("events"):
+            raise self._unrecorded()
+        raise InvalidInput(f"there are no books at {self.ledger.place}")
+
+    def _unrecorded(self) -> StoreCorrupt:
+        return StoreCorrupt(f"the lake {self.ledger.place} has tables and no record of them: rebuild it")
+
     def _refuse_unfinished(self, doing: str) -> None:
-        plan = self.ledger.plan()
-        if plan is not None and plan.batch > self.ledger.state().batch:
+        state, plan = self.ledger.state(), self.ledger.plan()
+        if plan is not None and plan.batch > state.batch:
             raise InvalidInput(f"a run of the lake {self.ledger.place} was interrupted: run it before you {doing}")
 
 

@@ -54,7 +54,7 @@ def restored_from(detail: str | None) -> tuple[str, int] | None:
         return None
     try:
         said = json.loads(detail)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     found = said.get("restored_from") if isinstance(said, dict) else None
     if found is None:

@@ -77,6 +77,7 @@ class FileRecord:
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(draft, self._path(name))
+        self._sync_names()
         for name, document in changes.items():
             if document is None:
                 with contextlib.suppress(FileNotFoundError):
@@ -101,6 +102,14 @@ class FileRecord:
 
     def tidy(self) -> None:
         """A rename leaves nothing behind."""
+
+    def _sync_names(self) -> None:
+        """See to it that new names outlast the machine, too."""
+        folder = os.open(self._folder, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
     def _path(self, name: str) -> str:
         return os.path.join(self._folder, f"{name}.json")

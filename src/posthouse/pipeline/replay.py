@@ -242,7 +242,7 @@ def _terms(events: DataFrame, desk: str) -> DataFrame:
 def _policy_in(detail: str, desk: str) -> Mapping[str, Any]:
     try:
         found = json.loads(detail)["policies"][desk]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 

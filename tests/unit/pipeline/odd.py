@@ -152,6 +152,11 @@ def holding(name: str, text: bytes) -> Write:
     return replaced(name, lambda values: pa.array([text, b"sound", text], pa.binary()).view(pa.string()))
 
 
+def counting(name: str, number: int) -> Write:
+    """With this number in its last row."""
+    return replaced(name, lambda values: pa.array([*values.to_pylist()[:-1], number], pa.int64()))
+
+
 def saying(values: dict[bytes, bytes]) -> Write:
     """With metadata besides."""
     return changed(lambda table: table.replace_schema_metadata({**table.schema.metadata, **values}))
@@ -355,6 +360,10 @@ WORDS = (
     ),
     Odd("NUL as error", holding("error", b"\0")),
 )  # fmt: skip
+COUNTS = tuple(
+    Odd(f"{number} as {name}", counting(name, number), f"its {name} {number} is beyond all that is counted")
+    for name, number in (("lane_seq", 2**63 - 1), ("lane_seq", -(2**63)), ("commit", 2**62), ("offset", 2**53 + 1))
+)
 METADATA = (
     Odd("a value that is no text", saying({b"note": b"\xff"})),
     Odd("a key that is no text", saying({b"\xff": b"note"})),
@@ -383,4 +392,4 @@ METADATA = (
         "its column size_bytes has another name in a row group"),
     Odd("a name in a group that is no text", damaged(b"\x0asize_bytes", b"\x0asize_byte\xff"), UNREAD),
 )  # fmt: skip
-ALL = (*LAYOUTS, *TYPES, *COLUMNS, *WORDS, *METADATA)
+ALL = (*LAYOUTS, *TYPES, *COLUMNS, *WORDS, *COUNTS, *METADATA)

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from posthouse.errors import InvalidInput
+from posthouse.errors import InvalidInput, StoreCorrupt
 from posthouse.pipeline import bronze, check
 from posthouse.pipeline.bronze import Journal, Segment
 from posthouse.pipeline.generate import generate
@@ -137,5 +137,10 @@ def test_a_first_batch_that_was_not_committed_is_unfinished(tmp_path: Path) -> N
     assert untold == []
 
 
-def test_of_a_lake_without_anything_nothing_is_wrong(tmp_path: Path) -> None:
-    assert Job(str(tmp_path / "lake"), never).verify(None) == ([], [])
+def test_where_there_are_no_books_nothing_is_said_to_agree(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="there are no books at"):
+        Job(str(tmp_path / "lake"), never).verify(None)
+    assert not (tmp_path / "lake").exists()
+    (tmp_path / "lake" / "events" / "_delta_log").mkdir(parents=True)
+    with pytest.raises(StoreCorrupt, match="has tables and no record of them: rebuild it"):
+        Job(str(tmp_path / "lake"), never).verify(None)

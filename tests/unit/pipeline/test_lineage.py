@@ -14,6 +14,7 @@ from posthouse.pipeline import bronze, cutting
 from posthouse.pipeline.bronze import Journal, Segment
 from posthouse.pipeline.finding import findings
 from posthouse.pipeline.lineage import ALONE, Lineage, Place, Restore, restored_from
+from posthouse.pipeline.offsets import count, merged
 
 SECOND = 1_000_000
 BEGIN = 1_772_323_200 * SECOND
@@ -76,6 +77,7 @@ def test_what_moves_is_made_anew_and_what_stays_is_not() -> None:
         ('{"policies": {}}', None),
         ("restored_from", None),
         ('["restored_from"]', None),
+        ('["restored_from"' + "[" * 100_000, None),
         ('{"restored_from": null}', None),
         ('{"restored_from": {"node": "a", "offset": 7}}', ("a", 7)),
     ],
@@ -164,3 +166,18 @@ def test_batches_follow_the_line(tmp_path: Path) -> None:
     assert not cutting.is_late([by["b", 1]], there[:2], line)
     assert not cutting.is_late([by["b", 11]], [*there, by["b", 1]], line)
     assert cutting.is_late([by["a", 11]], [by["b", 1]], line)
+
+
+def test_of_what_is_abandoned_no_offset_is_twice_in_a_batch_either(tmp_path: Path) -> None:
+    for first, last in ((1, 30), (22, 40), (35, 50)):
+        write(tmp_path, "a", first, last, contract.GENESIS, {})
+    write(tmp_path, "b", 1, 10, contract.GENESIS, {1: {"node": "a", "offset": 21}}, later_s=21)
+    looked = look(tmp_path)
+    line = Lineage(each.restored for each in looked if each.restored)
+    pieces = cutting.cut(looked, [], line, 1_000)
+    assert sorted((row.node, row.first) for piece in pieces for row in piece) == [
+        ("a", 1), ("a", 22), ("a", 35), ("b", 1),
+    ]  # fmt: skip
+    for piece in pieces:
+        held = [place for row in piece if row.node == "a" for place in row.ranges]
+        assert count(held) == count(merged(held))

@@ -23,6 +23,7 @@ _CONTEXT = ("node", "offset", "at", "event", "desk", "mailbox", "lane", "holder"
 
 BROADCAST_MAX = 2_000_000
 """Messages whose keys are held in memory at one time."""
+SECONDS_MAX = 1e10
 
 
 class Batch(NamedTuple):
@@ -406,11 +407,12 @@ def _known(nodes: DataFrame) -> _Known:
         starts = sorted((each["offset"], each["detail"] or "") for each in row["starts"])
         for (since, detail), (till, _) in pairwise([*starts, (NEVER, "")]):
             for desk, policy in _policies(detail).items():
-                if isinstance(cap := policy.get("capacity"), int) and cap > 0:
+                # Nobody's mailbox holds more than that.
+                if isinstance(cap := policy.get("capacity"), int) and 0 < cap < NEVER:
                     caps.append((row["node"], desk, cap, since, till))
-                seconds, most = (policy.get(name) for name in ("quiet_s", "quiet_max_s"))
-                if isinstance(seconds, int | float) and seconds > 0 and isinstance(most, int | float):
-                    asked.append((row["node"], desk, int(seconds * 1e6), int(most * 1e6), since, till))
+                still, most = (_us(policy.get(name)) for name in ("quiet_s", "quiet_max_s"))
+                if still is not None and still > 0 and most is not None:
+                    asked.append((row["node"], desk, still, most, since, till))
         was_quiet.append(max(row["was_quiet"], int(len(asked) > asked_before)))
     return _Known(
         spark.createDataFrame(found.drop_columns(["starts", "was_quiet"]).append_column("was_quiet", [was_quiet])),
@@ -438,8 +440,15 @@ def _policies(detail: str | None) -> dict[str, dict[str, Any]]:
     try:
         found = json.loads(detail or "{}")["policies"]
         return {desk: policy for desk, policy in found.items() if isinstance(policy, dict)}
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}
+
+
+def _us(seconds: object) -> int | None:
+    """A time that a policy names, in µs, at most some centuries; None where it is no time."""
+    if not isinstance(seconds, int | float) or seconds != seconds:
+        return None
+    return int(max(-SECONDS_MAX, min(seconds, SECONDS_MAX)) * 1e6)
 
 
 # Messages that were finished before
