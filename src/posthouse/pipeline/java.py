@@ -105,6 +105,8 @@ def bundled(folder: Path, environment: Mapping[str, str] = {}) -> Java | None:
 
 def homes(folder: Path, environment: Mapping[str, str]) -> Iterator[Path]:
     """Where that ``bin/java`` is, or could be made just now: in ``folder`` first, then in folders of our own."""
+    if ours() is None:
+        return
     places: tuple[Callable[[], Path], ...] = (lambda: folder, lambda: _cache(environment), _temporary)
     for place in places:
         try:

