@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from . import books_read, books_replay, books_watch
-from .books_place import Place, journal_option, journal_place, need_books, open_job, place_options, progress, summary
+from .books_place import FOUND_MAX, Place, journal_option, journal_place, open_job, place_options, progress, summary
 from .option import pass_session, yes
 from .root import Group
 from .session import FOUND, Failure, Session
@@ -67,11 +67,11 @@ def _tell(session: Session, result: Result) -> None:
         if result.findings:
             session.table(
                 ("FINDING", "NODE", "WHAT"),
-                [(each.kind, each.node, each.detail) for each in result.findings[:50]],
+                [(each.kind, each.node, each.detail) for each in result.findings[:FOUND_MAX]],
                 "",
             )
-        if len(result.findings) > 50:
-            session.say(f"… and {len(result.findings) - 50} more; `books show anomalies` has all.")
+        if len(result.findings) > FOUND_MAX:
+            session.say(f"… and {len(result.findings) - FOUND_MAX} more; `books show anomalies` has all.")
         session.say(summary(result))
     if result.findings:
         raise SystemExit(FOUND)
@@ -93,7 +93,6 @@ def compact(
 ) -> None:
     """Join the small files of every table into large ones."""
     with progress(session) as report, open_job(session, at, report) as job:
-        need_books(job)
         done = job.compact(retain_h=retain_h)
     if session.json:
         session.emit({"tables": done})
@@ -127,7 +126,7 @@ def forget(
         session.confirm(f"Erase all rows of the mailbox {mailbox} from the books, and the history of every table?")
     place = journal_place(session, journal)
     with progress(session) as report, open_job(session, at, report) as job:
-        need_books(job)
+        job.need_books()
         done = job.forget(mailbox, place)
     if session.json:
         session.emit(done)

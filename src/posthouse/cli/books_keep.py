@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from ..config import Config
 from ..errors import MissingExtra, PosthouseError, StoreFull, StoreUnavailable
-from .books_place import need_packages
+from .books_place import FOUND_MAX, need_packages
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -92,6 +92,8 @@ class Keeper:
         self._stop: asyncio.Event | None = None
         self._progress: tuple[int, int | None, str] = (0, None, "waiting")
         self._last: Answer | None = None
+        self._found: set[tuple[str, str, str]] = set()
+        """What the last turn found about files: kind, node and what it is."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Keep the books until ``stop``."""
@@ -191,9 +193,17 @@ class Keeper:
                 answer["segments"],
                 time.monotonic() - begun,
             )
-        for each in answer["rejected"]:
-            _log.warning("the books could not take in %s: %s", each["file"], each["reason"])
+        self._tell({(each["kind"], each["node"], each["detail"]) for each in answer["findings"]})
         return True
+
+    def _tell(self, found: set[tuple[str, str, str]]) -> None:
+        """Log what was found about files, when it is first met: gaps in the journal, files that were not taken in."""
+        news = sorted(found - self._found)
+        self._found = found
+        for kind, node, detail in news[:FOUND_MAX]:
+            _log.warning("the books found %s%s: %s", kind, f" of node {node}" if node else "", detail)
+        if len(news) > FOUND_MAX:
+            _log.warning("the books found %d more; `posthouse books show anomalies` has all", len(news) - FOUND_MAX)
 
     async def _ask(self, request: Answer) -> Answer | None:
         """One line there, lines of progress and the answer back; None if the process ended instead."""
@@ -331,8 +341,9 @@ def _read_turns(turns: queue.SimpleQueue[str]) -> None:
 
 
 def _keep(settings: Mapping[str, Any], turns: queue.SimpleQueue[str], answers: TextIO) -> None:
+    from ..pipeline import failure
     from ..pipeline.job import Job
-    from ..pipeline.session import Settings, failures, start
+    from ..pipeline.session import Settings, start
 
     with contextlib.ExitStack() as stack:
         last_s = 0.0
@@ -366,7 +377,7 @@ def _keep(settings: Mapping[str, Any], turns: queue.SimpleQueue[str], answers: T
                 if job is None:
                     most = EVENTS_PER_MB * settings["memory_mb"]
                     job = Job(settings["lake"], session, batch_events=most, report=report)
-                with failures():
+                with failure.told():
                     done = job.run(settings["journal"]).plain()
             except MissingExtra as error:
                 _say(answers, {"missing": str(error)})

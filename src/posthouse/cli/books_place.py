@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from ..pipeline.session import Settings
 
 F = TypeVar("F", bound=Callable[..., Any])
+FOUND_MAX = 50
+"""How many findings about files are told one by one."""
 
 
 class Place(NamedTuple):
@@ -144,6 +146,7 @@ def open_job(session: Session, at: Place, report: Report | None = None) -> Itera
     What fails in Spark meanwhile comes out as a StoreError.
     """
     need_packages()
+    from ..pipeline import failure
     from ..pipeline import session as spark
     from ..pipeline.job import Job
 
@@ -151,19 +154,13 @@ def open_job(session: Session, at: Place, report: Report | None = None) -> Itera
         raise InvalidInput("--lake is empty: it takes the lake's folder or URL")
     settings = _settings(session, at)
     say = report or (lambda done, total, doing: None)
-    with spark.failures(), contextlib.ExitStack() as stack:
+    with failure.told(), contextlib.ExitStack() as stack:
 
         def start() -> Any:
             say(0, None, "starting Spark")
             return stack.enter_context(spark.start(settings))
 
         yield Job(at.lake if at.lake is not None else session.config().text("books.lake"), start, report=say)
-
-
-def need_books(job: Job) -> None:
-    """InvalidInput where there are no books yet; the lake's folder is not made by that."""
-    if job.ledger.is_new():
-        raise InvalidInput(f"there are no books at {job.ledger.place}")
 
 
 def summary(result: Result) -> str:

@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING
 import click
 
 from ..errors import StoreError, StoreFull, StoreHeld, StoreUnavailable
-from .books_place import Place, journal_option, journal_place, open_job, place_options, progress, summary
+from .books_place import FOUND_MAX, Place, journal_option, journal_place, open_job, place_options, progress, summary
 from .option import pass_session
 from .root import Command
 from .session import Session
 from .text import inert
 
 if TYPE_CHECKING:
+    from ..pipeline.finding import Finding
     from ..pipeline.job import Result
 
 
@@ -46,7 +47,7 @@ def watch(session: Session, journal: str | None, at: Place, every: float) -> Non
     that failed in Spark, or for want of room on the disk, Spark is started anew.
     """
     place = journal_place(session, journal)
-    told: set[tuple[str, str]] = set()
+    told: set[Finding] = set()
     with contextlib.suppress(KeyboardInterrupt), _ended_alike(), progress(session) as report:
         while True:
             try:
@@ -69,16 +70,19 @@ def _put_off(error: StoreError, every: float) -> None:
     click.echo(f"posthouse: {inert(str(error))}; trying again in {every:g} s", err=True)
 
 
-def _tell(session: Session, result: Result, told: set[tuple[str, str]]) -> None:
-    """What a turn did. Files that were not taken in are named when they are first met."""
-    bad = [each for each in result.rejected if each not in told]
-    told.update(bad)
+def _tell(session: Session, result: Result, told: set[Finding]) -> None:
+    """What a turn did. Gaps in the journal, files that were not taken in and the like are named when first met."""
+    news = [each for each in result.findings if each not in told]
+    told.clear()
+    told.update(result.findings)
     if session.json:
-        if result.batches or bad:
+        if result.batches or news:
             click.echo(json.dumps(result.plain()))
         return
-    for name, reason in bad:
-        session.say(f"{name} was not taken in: {reason}")
+    for each in news[:FOUND_MAX]:
+        session.say(f"{each.kind}{f' of node {each.node}' if each.node else ''}: {each.detail}")
+    if len(news) > FOUND_MAX:
+        session.say(f"… and {len(news) - FOUND_MAX} more; `books show anomalies` has all.")
     if result.batches:
         session.say(summary(result))
 

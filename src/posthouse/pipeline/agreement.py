@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from . import failure
 from .check import Discrepancy
 from .ledger import State
 from .schema import CLOSED, IDENTITY, TABLES
@@ -81,9 +82,7 @@ def _read(name: str, check: Check) -> Iterator[Discrepancy]:
     try:
         yield from check()
     except (PySparkException, Py4JJavaError) as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-        text = next((line for line in lines if "Exception" in line), lines[0])
-        yield "unreadable", name, f"it cannot be read: {text:.300}"
+        yield "unreadable", name, f"it cannot be read: {failure.reason(failure.text_of(error))}"
 
 
 class _Differing(NamedTuple):

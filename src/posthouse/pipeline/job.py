@@ -150,7 +150,7 @@ class Job:
 
     def compact(self, *, retain_h: float | None = None) -> dict[str, dict[str, int]]:
         """Join small files; with ``retain_h``, also remove files that no version of the last hours needs."""
-        self._refuse_none()
+        self.need_books()
         with self.ledger.alone("compact"):
             self._refuse_unfinished("compact")
             done = {}
@@ -189,7 +189,7 @@ class Job:
 
     def verify(self, journal: str | None) -> check.Verified:
         """Check the journal's files against the record, and the tables against it and each other."""
-        self._refuse_none()
+        self.need_books()
         with self.ledger.alone("verify"):
             state, plan = self.ledger.state(), self.ledger.plan()
             rows = self.tables.segments() if state.batch else []
@@ -211,6 +211,14 @@ class Job:
                 with self._wide(sum(segment.events for segment in rows)):
                     found += verify_tables(self.tables, state, self._report)
             return check.Verified(found, proven.untold)
+
+    def need_books(self) -> None:
+        """InvalidInput where there are no books, StoreCorrupt where there is no record of them; nothing is made."""
+        if self.ledger.state().batch or self.ledger.plan() is not None:
+            return
+        if self.ledger.has("events"):
+            raise self._unrecorded()
+        raise InvalidInput(f"there are no books at {self.ledger.place}")
 
     # A run
 
@@ -686,14 +694,6 @@ class Job:
             for name in ("events", *SILVER, "segments"):
                 if (batch := self.tables.transaction(name)) != state.batch:
                     yield name, batch
-
-    def _refuse_none(self) -> None:
-        """InvalidInput where there are no books, StoreCorrupt where there is no record of them."""
-        if self.ledger.state().batch or self.ledger.plan() is not None:
-            return
-        if self.ledger.has("events"):
-            raise self._unrecorded()
-        raise InvalidInput(f"there are no books at {self.ledger.place}")
 
     def _unrecorded(self) -> StoreCorrupt:
         return StoreCorrupt(f"the lake {self.ledger.place} has tables and no record of them: rebuild it")

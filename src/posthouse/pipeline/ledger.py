@@ -108,10 +108,6 @@ class Ledger:
         fs = bronze.arrow_fs()
         return bool(self.system.get_file_info(f"{self.folder(name)}/_delta_log").type == fs.FileType.Directory)
 
-    def is_new(self) -> bool:
-        """Whether there are no books yet: no record of any, and no table of events. Nothing is made by asking."""
-        return self._record.read("state") is None and not self.begun() and not self.has("events")
-
     def state(self, *, rebuilding: bool = False) -> State:
         """What is committed; an empty one in a new lake. Of an older version only what a rebuild needs, for one."""
         found = self._record.read("state")

@@ -2,23 +2,21 @@
 
 In: settings. Out: a session with Delta, in UTC, with defaults for the machine that it runs on. A setting that the
 caller gives wins over ours, and is refused where the tables would be wrong by it. It never reads or writes a table.
-What fails in Spark, when it starts or later, comes out as one of our errors with the line that tells the cause.
+What fails while it starts comes out as one of our errors.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
-import re
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..errors import InvalidInput, MissingExtra, PosthouseError, StoreError, StoreFull, StoreUnavailable
-from . import jars, java, machine
+from ..errors import InvalidInput, MissingExtra, PosthouseError, StoreUnavailable
+from . import failure, jars, java, machine
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -78,21 +76,6 @@ NEEDED = {
     "spark.databricks.delta.replaceWhere.constraintCheck.enabled": "false",
 }
 """What the tables need; a job sets these in any session."""
-_NO_ROOM = re.compile(r"No space left on device|Disk quota exceeded")
-_CAUSE = re.compile(r"^(?:Caused by: |: |Exception in thread \S+ )?(?:[a-z]\w*\.)+([A-Z][\w$]*): (\S.*)$")
-"""A line of Java that names what was thrown, and says something about it."""
-_BESIDE = re.compile(
-    r"^(at |\.\.\. \d+ more|JVM stacktrace:|An error occurred while calling |Warning:|WARNING:"
-    r"|Using Spark's default log4j|Setting default log level|To adjust logging level"
-    r"|Error: (Could not create the Java|A fatal exception)"
-    r"|Error occurred during initialization of VM|\d\d/\d\d/\d\d \d\d:\d\d:\d\d (INFO|WARN) )"
-)
-"""Lines that tell no cause."""
-_OF_SETTINGS = re.compile(
-    r"IllegalArgument|NumberFormat|ClassNotFound|INVALID_CONF|[Mm]aster URL|[Mm]ust |[Ii]nvalid |Unrecognized"
-    r"|[Tt]oo (small|large)"
-)
-"""What is said of settings that can never be right."""
 
 
 class Settings(NamedTuple):
@@ -197,14 +180,14 @@ def _launch(settings: Settings, spark_home: str) -> SparkSession:
             try:
                 spark.sparkContext.setLogLevel("ERROR")
                 # Settings of SQL are looked at when one is asked for.
-                assert spark.conf.getAll
+                len(spark.conf.getAll)
             except BaseException:
                 _stop(spark)
                 raise
         except Exception as error:
-            if not _is_spark(error):
+            if not failure.is_sparks(error):
                 raise
-            raise _not_started(said() if _has_no_java() else _text(error)) from error
+            raise failure.at_start(said() if _has_no_java() else failure.text_of(error)) from error
     return spark
 
 
@@ -230,84 +213,6 @@ def _stop(spark: SparkSession) -> None:
     except (Py4JError, ConnectionError):
         # Java has ended. The first call forgets Java's part, the second one Python's.
         spark.sparkContext.stop()
-
-
-def _not_started(text: str) -> PosthouseError:
-    if _NO_ROOM.search(text):
-        return StoreFull(_full(text))
-    line = reason(text)
-    if _OF_SETTINGS.search(line):
-        return InvalidInput(f"Spark does not start with these settings: {line}")
-    return StoreUnavailable(f"Spark does not start: {line}")
-
-
-@contextlib.contextmanager
-def failures() -> Iterator[None]:
-    """What fails in Spark, in Delta or for want of room comes out as a StoreError; our own mistakes as they are."""
-    try:
-        yield
-    except Exception as error:
-        found = failure(error)
-        if found is None:
-            raise
-        raise found from error
-
-
-def failure(error: Exception) -> StoreError | None:
-    """The StoreError for what Spark, Delta or the disk did; None for everything else."""
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return StoreFull(_full(f"{error.strerror}: {error.filename}" if error.filename else str(error)))
-    if not _is_spark(error):
-        return None
-    text = _text(error)
-    if _NO_ROOM.search(text):
-        return StoreFull(_full(text))
-    return StoreUnavailable(f"Spark could not do it: {reason(text)}")
-
-
-def reason(text: str) -> str:
-    """The cause that a Java trace tells, in one line: what was thrown first, and what that came of."""
-    lines = [line for each in text.splitlines() if (line := each.strip()) and not _BESIDE.match(line)]
-    causes = [f"{found[1]}: {found[2]}" for line in lines if (found := _CAUSE.match(line))]
-    if not causes:
-        return f"{lines[0]:.300}" if lines else "Java ended and said nothing"
-    # What PySpark knows by a name begins with its own words.
-    first = lines[0] if lines[0].startswith("[") else causes[0]
-    last = causes[-1]
-    said = last.partition(": ")[2]
-    return f"{first:.300}" if said in first else f"{first:.200} ({last:.200})"
-
-
-def _full(text: str) -> str:
-    found = _NO_ROOM.search(text)
-    assert found is not None
-    return f"the disk of the lake or of temporary files is full: {text[found.start() :].splitlines()[0]:.200}"
-
-
-def _is_spark(error: BaseException) -> bool:
-    """Whether it was thrown by Spark, its Java or Delta, and not because we called them wrongly."""
-    from deltalake.exceptions import DeltaError
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
-    ours = TypeError, ValueError, AttributeError, LookupError, AssertionError, NotImplementedError
-    theirs = Py4JError, PySparkException, DeltaError, ConnectionRefusedError, ConnectionResetError
-    return isinstance(error, theirs) and not isinstance(error, ours)
-
-
-def _text(error: BaseException) -> str:
-    """All that it says, Java's trace and all; nothing where Java has ended, since Java is asked for it."""
-    from py4j.protocol import Py4JNetworkError
-
-    if isinstance(error, Py4JNetworkError | ConnectionError):
-        return ""
-    trace = getattr(error, "_stackTrace", None)
-    if isinstance(trace, str):
-        return f"{getattr(error, '_desc', '')}\n{trace}"
-    try:
-        return str(error)
-    except Exception:
-        return ""
 
 
 def _connect(settings: Settings) -> SparkSession:

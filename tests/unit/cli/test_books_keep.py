@@ -25,7 +25,7 @@ from posthouse.config import Given, load
 from posthouse.errors import InvalidInput
 
 DEADLINE_S = 20.0
-DONE = {"segments": 1, "events": 7, "rejected": []}
+DONE = {"segments": 1, "events": 7, "findings": []}
 # Says what it was told, then answers each turn with the next of its arguments; "die" ends it.
 CHILD = """
 import json, sys, os
@@ -149,8 +149,8 @@ def test_spark_is_not_started_before_there_is_something_to_do(tmp_path: Path, mo
 
 def test_one_process_does_turn_after_turn_and_ends_with_the_keeper(tmp_path: Path) -> None:
     async def scene() -> None:
-        rejected = {**DONE, "events": 8, "rejected": [{"file": "x.parquet", "reason": "truncated"}]}
-        stage = Stage(tmp_path, DONE, rejected)
+        gap = {"kind": "journal_gap", "node": "a", "offsets": [3, 4], "detail": "the offsets 3 to 4 are missing"}
+        stage = Stage(tmp_path, DONE, {**DONE, "events": 8, "findings": [gap]})
         async with stage.kept():
             stage.segment(1)
             start = await stage.start()
@@ -161,7 +161,7 @@ def test_one_process_does_turn_after_turn_and_ends_with_the_keeper(tmp_path: Pat
             assert is_running(start["pid"])
             stage.segment(2)
             await stage.ear.wait_for("took in 8 events of 1 segments")
-            await stage.ear.wait_for("could not take in x.parquet: truncated")
+            await stage.ear.wait_for("found journal_gap of node a: the offsets 3 to 4 are missing")
         assert not is_running(start["pid"])
 
     asyncio.run(scene())

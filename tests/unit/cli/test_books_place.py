@@ -40,7 +40,7 @@ def test_settings_that_spark_does_not_start_with_are_named_in_one_line(
 
 def test_nothing_is_forgotten_where_there_is_no_journal(house: House) -> None:
     lake = house.folder / ".posthouse" / "lake"
-    Ledger(str(lake)).commit(State())
+    Ledger(str(lake)).commit(State(batch=1))
     before = Ledger(str(lake)).state()
     for words in ((), ("--journal", str(house.folder / "typo"))):
         done = house.run("books", "forget", "--mailbox", "bob", "--yes", *words, code=2)

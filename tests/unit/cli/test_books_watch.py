@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -12,6 +13,7 @@ from tests.unit.cli.house import House
 
 from posthouse.cli import books_watch
 from posthouse.errors import StoreFull, StoreHeld, StoreUnavailable
+from posthouse.pipeline.finding import Finding
 from posthouse.pipeline.job import Result
 from posthouse.pipeline.ledger import Ledger
 
@@ -29,17 +31,18 @@ def test_a_lake_in_use_is_waited_for_and_a_signal_ends_the_watch(house: House, n
     assert (process.returncode, printed, more) == (0, "", "")
 
 
-def test_after_spark_failed_it_is_started_anew_and_not_where_the_lake_was_in_use(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    turns = iter(
-        [StoreUnavailable("Java ended"), StoreFull("no room"), StoreHeld("in use"), Result(), KeyboardInterrupt()]
-    )
+Turn = Result | BaseException
+
+
+@pytest.fixture
+def turns(monkeypatch: pytest.MonkeyPatch) -> tuple[list[Turn], list[list[str]]]:
+    """What the next turns come to, and those that each job did, by the names of their types."""
+    coming: list[Turn] = []
     opened: list[list[str]] = []
 
     class Turns:
         def run(self, place: str) -> Result:
-            turn = next(turns)
+            turn = coming.pop(0) if coming else KeyboardInterrupt()
             opened[-1].append(type(turn).__name__)
             if isinstance(turn, BaseException):
                 raise turn
@@ -52,7 +55,30 @@ def test_after_spark_failed_it_is_started_anew_and_not_where_the_lake_was_in_use
 
     monkeypatch.setattr(books_watch, "open_job", open_job)
     monkeypatch.setattr(books_watch.time, "sleep", lambda seconds: None)
+    return coming, opened
+
+
+def test_after_spark_failed_it_is_started_anew_and_not_where_the_lake_was_in_use(
+    house: House, turns: tuple[list[Turn], list[list[str]]]
+) -> None:
+    coming, opened = turns
+    coming += [StoreUnavailable("Java ended"), StoreFull("no room"), StoreHeld("in use"), Result()]
     done = house.run("books", "watch", "--every", "5")
     assert opened == [["StoreUnavailable"], ["StoreFull"], ["StoreHeld", "Result", "KeyboardInterrupt"]]
     said = [f"posthouse: {why}; trying again in 5 s" for why in ("Java ended", "no room", "in use")]
     assert done.stderr.splitlines() == said
+
+
+def test_what_is_wrong_with_files_is_told_when_it_is_first_met(
+    house: House, turns: tuple[list[Turn], list[list[str]]]
+) -> None:
+    gap = Finding("journal_gap", "a", (3, 4), "the offsets 3 to 4 are missing")
+    foreign = Finding("bad_segment", "", (), "x.parquet: it is no segment")
+    seen = [[gap], [gap, foreign], [gap, foreign], [], [gap]]
+    turns[0].extend(Result(findings=each) for each in seen)
+    done = house.run("books", "watch")
+    told, other = "journal_gap of node a: the offsets 3 to 4 are missing", "bad_segment: x.parquet: it is no segment"
+    assert done.stdout.splitlines() == [told, other, told]
+    turns[0].extend(Result(findings=each) for each in seen)
+    found = [json.loads(line)["findings"] for line in house.run("books", "watch", "--json").stdout.splitlines()]
+    assert [len(each) for each in found] == [1, 2, 1]

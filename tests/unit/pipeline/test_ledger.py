@@ -220,13 +220,3 @@ def test_where_a_lock_keeps_others_off_all_scratch_is_removed(lake: Path) -> Non
 def test_no_place_is_not_the_folder_that_one_is_in(place: str) -> None:
     with pytest.raises(InvalidInput, match="the lake's folder or URL is empty"):
         Ledger(place)
-
-
-def test_asking_whether_a_lake_is_new_makes_nothing(tmp_path: Path) -> None:
-    book = Ledger(str(tmp_path / "lake"))
-    assert book.is_new()
-    assert not (tmp_path / "lake").exists()
-    with book.alone("run"):
-        assert book.is_new()
-    book.commit(State(forgotten=("bob",)))
-    assert not book.is_new()
