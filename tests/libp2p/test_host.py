@@ -15,6 +15,7 @@ import pytest
 from tests.libp2p.hosts import ECHO, HERE, Watched, echo, hosts, stranger
 from tests.libp2p.loop import DEADLINE_S, coroutine, until
 
+from posthouse.libp2p.book import AddressBook
 from posthouse.libp2p.connection import Connection
 from posthouse.libp2p.errors import (
     BadInput,
@@ -303,6 +304,46 @@ async def test_a_name_that_cannot_be_looked_up_is_a_failed_dial() -> None:
             with pytest.raises(DialFailed, match="cannot reach"):
                 await alice.dial(Multiaddr.parse(f"/dns4/{name}/tcp/1").at(bob.peer_id))
             alice.book.forget(bob.peer_id)
+
+
+@coroutine
+async def test_an_address_that_is_told_while_others_are_tried_is_tried_too() -> None:
+    came, go = asyncio.Event(), asyncio.Event()
+
+    async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        came.set()
+        await go.wait()
+        writer.close()
+
+    async with hosts(2) as (alice, bob), await asyncio.start_server(mute, "127.0.0.1", 0) as server:
+        stale = tcp("127.0.0.1", server.sockets[0].getsockname()[1])
+        first = asyncio.ensure_future(alice.dial(bob.peer_id, [stale]))
+        await came.wait()
+        second = asyncio.ensure_future(alice.dial(bob.address))
+        await asyncio.sleep(0)
+        go.set()
+        with pytest.raises(DialFailed):
+            await first
+        assert (await second).peer == bob.peer_id
+
+
+@coroutine
+async def test_an_address_that_is_told_while_there_is_a_connection_is_kept() -> None:
+    async with hosts(2) as (alice, bob):
+        await alice.dial(bob.address)
+        other = tcp("127.0.0.1", 1)
+        await alice.dial(other.at(bob.peer_id))
+        assert alice.book.of(bob.peer_id)[:2] == [bob.address.bare(), other]
+
+
+def test_of_a_peer_that_moves_the_last_addresses_are_known() -> None:
+    book, peer = AddressBook(4, 3), PeerId.of(PrivateKey.generate().public)
+    for port in range(1, 9):
+        book.add(peer, [tcp("127.0.0.1", port)])
+    assert book.of(peer) == [tcp("127.0.0.1", port) for port in (1, 8, 7)]
+    book.add(peer, [tcp("127.0.0.1", 8)], first=True)
+    book.add(peer, [tcp("127.0.0.1", port) for port in (9, 8)])
+    assert book.of(peer) == [tcp("127.0.0.1", port) for port in (8, 9, 1)]
 
 
 @coroutine

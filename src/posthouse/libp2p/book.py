@@ -9,7 +9,7 @@ from .peer_id import PeerId
 
 
 class AddressBook:
-    """Addresses that can be dialled. What worked last stands first."""
+    """Addresses that can be dialled. What worked last stands first, and behind it what was told last."""
 
     def __init__(self, peers_max: int, addresses_max: int) -> None:
         self._peers_max = peers_max
@@ -17,12 +17,15 @@ class AddressBook:
         self._by_peer: dict[PeerId, dict[Multiaddr, None]] = {}
 
     def add(self, peer: PeerId, addresses: Iterable[Multiaddr], first: bool = False) -> None:
-        """Remember addresses of a peer; ``first``: they are known to work. What cannot be dialled is not kept."""
+        """Remember addresses of a peer; ``first``: they are known to work. What cannot be dialled is not kept.
+
+        Where there is no room for all, those are dropped that were told first: who moves is found at its new place.
+        """
         found = [address.bare() for address in addresses if address.endpoint is not None]
         if not found:
             return
-        known = self._by_peer.pop(peer, {})
-        merged = dict.fromkeys([*found, *known] if first else [*known, *found])
+        known = list(self._by_peer.pop(peer, ()))
+        merged = dict.fromkeys([*found, *known] if first else [*known[:1], *found, *known[1:]])
         self._by_peer[peer] = dict.fromkeys(list(merged)[: self._addresses_max])
         while len(self._by_peer) > self._peers_max:
             del self._by_peer[next(iter(self._by_peer))]

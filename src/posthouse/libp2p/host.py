@@ -211,7 +211,7 @@ class Host:
         """A connection with a peer: the one that is there, or a new one. DialFailed says what was tried.
 
         ``to`` is a peer id, or an address that ends with one (/p2p/…). Who dials a peer that is being dialled
-        already waits for the same connection.
+        already waits for the same connection; if that fails, it is tried once more with the addresses given here.
         """
         if isinstance(to, str):
             to = Multiaddr.parse(to) if to.startswith("/") else PeerId.parse(to)
@@ -226,19 +226,30 @@ class Host:
             raise DialFailed("that is ourselves")
         if self._closed:
             raise ConnectionLost("the host is closed")
+        told = tuple(addresses)
+        # Kept for later even where there is a connection: it may be one whose end is not known yet.
+        self.book.add(peer, told)
         found = self._connection(peer)
         if found is not None:
             return found
-        self.book.add(peer, addresses)
-        task = self._dials.get(peer)
-        if task is None:
-            if len(self._dials) >= self.settings.dials_max:
-                raise LimitReached(f"{len(self._dials)} peers are being dialled already")
-            if sum(map(len, self._peers.values())) >= self.settings.connections_max:
-                raise LimitReached(f"there are {self.settings.connections_max} connections already")
-            task = self._dials[peer] = asyncio.create_task(self._dial(peer))
-            task.add_done_callback(lambda done: self._dialled(peer, done))
-        return await asyncio.shield(task)
+        under_way = self._dials.get(peer)
+        if under_way is not None:
+            try:
+                return await asyncio.shield(under_way)
+            except DialFailed:
+                if not told:
+                    raise
+        return await asyncio.shield(self._dials.get(peer) or self._begin(peer))
+
+    def _begin(self, peer: PeerId) -> asyncio.Task[Connection]:
+        """Begin to dial a peer."""
+        if len(self._dials) >= self.settings.dials_max:
+            raise LimitReached(f"{len(self._dials)} peers are being dialled already")
+        if sum(map(len, self._peers.values())) >= self.settings.connections_max:
+            raise LimitReached(f"there are {self.settings.connections_max} connections already")
+        task = self._dials[peer] = asyncio.create_task(self._dial(peer))
+        task.add_done_callback(lambda done: self._dialled(peer, done))
+        return task
 
     def _dialled(self, peer: PeerId, task: asyncio.Task[Connection]) -> None:
         del self._dials[peer]
