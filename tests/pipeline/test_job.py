@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from tests.pipeline.small import Killed, killer, make_small, tables
 
 from posthouse.errors import InvalidInput, SchemaMismatch, StoreCorrupt, StoreHeld
-from posthouse.pipeline import generate, job, record, session, sign, withdrawn
+from posthouse.pipeline import bronze, generate, job, record, session, sign, withdrawn
 from posthouse.pipeline.job import Job
 
 if TYPE_CHECKING:
@@ -227,6 +229,17 @@ def test_in_an_object_store_another_may_do_the_same_batch_at_the_same_time(
     assert (last.ledger.state().batch, last.ledger.state().gold) == (2, 2)
     assert last.run(str(journal)).batches == 0
     assert tables(lake) == tables(kept)
+
+
+def test_files_of_any_names_are_read_once(spark: SparkSession, tmp_path: Path) -> None:
+    home = tmp_path / "x [1] {a,b} ?*\\ %20#"
+    home.mkdir()
+    paths = [home / f"{number}.parquet" for number in range(3)]
+    for number, path in enumerate(paths):
+        pq.write_table(pa.table({"number": [number]}), path)
+    for some in (paths, paths[:1]):
+        rows = bronze.read(spark, "number bigint", *map(str, some)).collect()
+        assert sorted(row["number"] for row in rows) == [*range(len(some))]
 
 
 def test_a_setting_that_the_caller_gave_stays_and_what_the_tables_need_is_set(spark: SparkSession) -> None:

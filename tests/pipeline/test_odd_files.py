@@ -55,15 +55,18 @@ def test_folders_may_have_any_name(spark: SparkSession, tmp_path: Path, monkeypa
     """Nothing in a name stands for other names, and a path that is relative is so to where we are."""
     journal, lake = tmp_path / "j[1] {a} x? *.%20#", tmp_path / "l {a} x? *.#" / "lake"
     odd.write(journal, 1, SOUND)
+    odd.write(journal, 4, SOUND)
     # What it would stand for.
     odd.write(tmp_path / "j1 a x1 1.%20#", 11, SOUND)
     odd.write(tmp_path / "j[1] {a} xy z.%20#", 21, SOUND)
     monkeypatch.chdir(tmp_path)
     job = Job(str(lake.relative_to(tmp_path)), lambda: spark)
-    assert job.run(journal.name).events == odd.ROWS
-    odd.write(journal, 4, SOUND)
+    assert job.run(journal.name).events == 2 * odd.ROWS
+    odd.write(journal, 7, SOUND)
     assert job.run(journal.name).events == odd.ROWS
     job.compact(retain_h=1)
-    assert job.verify(journal.name) == ([], [])
-    assert sorted(row["offset"] for row in Lake(str(lake)).rows("events")) == [1, 2, 3, 4, 5, 6]
+    # Each of these segments begins a chain.
+    assert [kind for kind, _, _ in job.verify(journal.name).found] == ["chain_broken"] * 2
+    assert sorted(row["offset"] for row in Lake(str(lake)).rows("events")) == [*range(1, 10)]
+    assert sorted(row["message_id"] for row in Lake(str(lake)).rows("messages")) == ["m1", "m4", "m7"]
     assert [path.name for path in lake.parent.iterdir()] == ["lake"]

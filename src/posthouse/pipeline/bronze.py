@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,6 +22,7 @@ from .offsets import Ranges, common, count, merged
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 EVENTS = (
     "posted", "duplicate", "refused", "leased", "received", "delivered", "retried", "released", "recalled",
@@ -48,8 +50,7 @@ ENCODINGS = (
     "DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY",
 )  # fmt: skip
 """How columns may be encoded: as Spark reads them."""
-LITERAL = {"__globPaths__": "false"}
-"""Options with which Spark takes a path as it is. Otherwise `[`, `{`, `*` and `?` in it stand for others."""
+_STANDS_FOR_OTHERS = re.compile(r"[\\{}\[\]*?]")
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 SPARK_TYPES = {"string": "string", "int32": "int", "int64": "bigint", "timestamp": "timestamp"}
 
@@ -541,13 +542,21 @@ def ddl() -> str:
     return ", ".join(f"`{column.name}` {SPARK_TYPES[column.type]}" for column in contract.COLUMNS)
 
 
+def read(spark: SparkSession, schema: str | StructType, *paths: str) -> DataFrame:
+    """The rows of Parquet files or folders of these names, of which no character stands for others.
+
+    Spark can be told to take names as they are, and then reads each of several as often as there are names.
+    """
+    return spark.read.schema(schema).parquet(*(_STANDS_FOR_OTHERS.sub(r"\\\g<0>", path) for path in paths))
+
+
 def events(
     spark: SparkSession, urls: Sequence[str], known: Mapping[str, Ranges], new: Mapping[str, Ranges]
 ) -> DataFrame:
     """The rows of these segments without those at offsets that are known already."""
     from pyspark.sql import functions as F
 
-    rows = spark.read.options(**LITERAL).schema(ddl()).parquet(*urls) if urls else spark.createDataFrame([], ddl())
+    rows = read(spark, ddl(), *urls) if urls else spark.createDataFrame([], ddl())
     for node, ranges in sorted(new.items()):
         for first, last in common(merged(ranges), merged(known.get(node, ()))):
             again = (F.col("node") == node) & F.col("offset").between(first, last)

@@ -10,6 +10,7 @@ they are removed would be too few. Its name says what it is for; once that is co
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import uuid
 from typing import TYPE_CHECKING
@@ -49,12 +50,12 @@ class Scratch:
 
     def keep(self, frame: DataFrame, beside: DataFrame | None = None) -> DataFrame:
         """The same rows, computed now and once. Of two frames that were kept, the rows of both as one table."""
-        read = frame.sparkSession.read.options(**bronze.LITERAL).schema(frame.schema)
+        read = functools.partial(bronze.read, frame.sparkSession, frame.schema)
         if beside is not None:
-            return read.parquet(*(self._paths[id(each)][1] for each in (frame, beside)))
+            return read(*(self._paths[id(each)][1] for each in (frame, beside)))
         path = f"{self._place}/{self._own}/{next(self._numbers)}"
         together(frame).write.mode("overwrite").parquet(path)
-        kept = read.parquet(path)
+        kept = read(path)
         self._paths[id(kept)] = kept, path
         return kept
 
