@@ -218,7 +218,6 @@ def test_after_a_turn_that_failed_in_spark_the_next_one_has_another_process(tmp_
 def test_the_process_answers_whatever_fails_and_ends_where_it_may_be_spark(
     monkeypatch: pytest.MonkeyPatch, error: Exception, answer: dict[str, object], stays: bool
 ) -> None:
-    pytest.importorskip("pyspark")
     from posthouse.pipeline import job
 
     class Failing:

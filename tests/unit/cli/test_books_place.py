@@ -29,7 +29,6 @@ def journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_settings_that_spark_does_not_start_with_are_named_in_one_line(
     house: House, journal: Path, words: tuple[str, ...], line: str
 ) -> None:
-    pytest.importorskip("pyspark")
     process = house.spawn("books", "run", "--journal", str(journal), *words)
     printed, more = process.communicate(timeout=60)
     assert (process.returncode, printed) == (2, "")

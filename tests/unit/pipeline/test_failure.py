@@ -6,6 +6,9 @@ import errno
 import os
 
 import pytest
+from deltalake.exceptions import DeltaError
+from py4j import protocol  # type: ignore[import-untyped]
+from pyspark import errors
 
 from posthouse.errors import StoreError, StoreFull, StoreUnavailable
 from posthouse.pipeline import failure
@@ -53,18 +56,16 @@ def test_of_a_trace_the_line_is_told_that_says_why(text: str, line: str) -> None
 
 
 def test_what_fails_in_spark_is_a_store_error_and_a_mistake_of_ours_is_not() -> None:
-    py4j, errors = pytest.importorskip("py4j.protocol"), pytest.importorskip("pyspark.errors")
-    deltalake = pytest.importorskip("deltalake.exceptions")
     wanted: list[tuple[Exception, type[StoreError], str]] = [
         (
-            py4j.Py4JError(FULL),
+            protocol.Py4JError(FULL),
             StoreFull,
             "the disk of the lake or of temporary files is full: No space left on device",
         ),
-        (py4j.Py4JError(": java.lang.X: why"), StoreUnavailable, "Spark could not do it: X: why"),
-        (py4j.Py4JNetworkError("gone"), StoreUnavailable, "Spark could not do it: Java ended and said nothing"),
+        (protocol.Py4JError(": java.lang.X: why"), StoreUnavailable, "Spark could not do it: X: why"),
+        (protocol.Py4JNetworkError("gone"), StoreUnavailable, "Spark could not do it: Java ended and said nothing"),
         (errors.PySparkRuntimeError("odd"), StoreUnavailable, "Spark could not do it: odd"),
-        (deltalake.DeltaError("No space left on device (os error 28)"), StoreFull, "(os error 28)"),
+        (DeltaError("No space left on device (os error 28)"), StoreFull, "(os error 28)"),
         (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/lake/x"), StoreFull, "No space left on device: /lake/x"),
     ]
     for error, kind, line in wanted:

@@ -6,8 +6,6 @@ import json
 
 import pytest
 
-pytest.importorskip("pyspark")
-
 from posthouse.pipeline.replay import _policy_in
 from posthouse.pipeline.transforms.batch import SECONDS_MAX, _policies, _us
 

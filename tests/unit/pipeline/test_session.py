@@ -21,7 +21,6 @@ from posthouse.pipeline import session
     ],
 )
 def test_a_setting_that_the_tables_would_be_wrong_by_is_refused(name: str, value: str, remote: str | None) -> None:
-    pytest.importorskip("pyspark")
     wanted = session.NEEDED[name]
     with pytest.raises(InvalidInput, match=f"the books need {name}={wanted}, and cannot do with '{value}'"):
         with session.start(session.Settings(remote=remote, conf={name: value})):
@@ -52,7 +51,6 @@ for number in range(2):
 
 
 def test_where_java_was_killed_the_next_session_has_another() -> None:
-    pytest.importorskip("pyspark")
     done = subprocess.run([sys.executable, "-c", LOST], capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     lost, count = done.stdout.splitlines()
