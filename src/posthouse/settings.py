@@ -120,7 +120,8 @@ SETTINGS: tuple[Setting, ...] = (
         "books.master",
         Kind.TEXT,
         None,
-        "Where the books are computed: `local[N]` for N cores here, or a cluster's URL (`spark://…`, `k8s://…`, `sc://…`).",
+        "Where the books are computed: `local[N]` for N cores here, or a cluster's URL (`spark://…`, `k8s://…`, "
+        "`sc://…`), whose executors must find `journal.dir` at the same path.",
         derived="one core beside a server, every core for `posthouse books run`",
         pattern=r"[\x21-\x7e]{1,500}",
     ),

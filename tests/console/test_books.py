@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import json
 import os
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -13,11 +15,13 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 from tests.console.desk import Desk, tell
+from tests.console.sheet import Sheet
 from tests.unit.pipeline.lakes import finding, message, schema, small, window, write
 
 from posthouse.cli.books_keep import Keeper
 from posthouse.console.jobs import Job
 from posthouse.control import books
+from posthouse.errors import InvalidInput
 from posthouse.pipeline.digest import COUNTS, OUTCOMES
 from posthouse.pipeline.lake import Lake
 from posthouse.pipeline.plot import span
@@ -90,14 +94,64 @@ def test_a_desk_a_span_and_a_kind_can_be_chosen(tmp_path: Path) -> None:
             assert page.number("test", "finding:journal_gap") == 1
             said = "No message was posted in this span. There are 1 findings; they are listed below."
             assert page.said("test", "verdict") == said
+            assert len([tag for tag, given in page.tags if given.get("data-test") == "found"]) == 1
         status, told = await c.api("GET", "/api/v1/books/summary?since=2026-03-02T00:00:00Z&until=2026-03-02T05:00:00Z")
         assert (status, told["totals"]["posted"]) == (200, 1)
         status, told = await c.api("GET", "/api/v1/books/findings?kind=delivered_twice")
         assert [(row["message_id"], row["offsets"]) for row in told["findings"]] == [("a", [3, 4])]
+        status, told = await c.api("GET", "/api/v1/books/findings?since=2026-03-02T00:00:00Z")
+        assert (status, [row["kind"] for row in told["findings"]]) == (200, ["journal_gap"])
+        status, told = await c.api("GET", "/api/v1/books/findings?until=2026-03-02T00:00:00Z")
+        assert (status, len(told["findings"])) == (200, 3)
         status, _ = await c.api("GET", "/api/v1/books/summary?since=never")
         assert status == 400
-        status, _ = await c.api("GET", "/api/v1/books/summary?since=2026-03-02T00:00:00Z&until=2026-03-01T00:00:00Z")
-        assert status == 409
+        for act in ("summary", "findings"):
+            address = f"/api/v1/books/{act}?since=2026-03-02T00:00:00Z&until=2026-03-01T00:00:00Z"
+            status, _ = await c.api("GET", address)
+            assert status == 409
+            with pytest.raises(InvalidInput, match="since must be before until"):
+                await c.operate(f"books.{act}", since=2, until=1)
+
+    tell(story, tmp_path, books__lake=str(tmp_path / "lake"))
+
+
+def test_the_findings_that_are_listed_are_those_of_the_span(tmp_path: Path) -> None:
+    lake = small(tmp_path)
+
+    async def story(c: Desk) -> None:
+        now = datetime.datetime.now(datetime.UTC)
+        for id, hours in (("today", 2), ("yesterday", 30)):
+            then = now - datetime.timedelta(hours=hours)
+            write(lake, "anomalies", [finding("delivered_twice", id, [3, 4], at=then, part=then.date().isoformat())])
+
+        async def listed(address: str) -> list[list[str]]:
+            sheet = Sheet((await c.page(address)).source)
+            return [row[:2] for row in sheet.tables["Findings one by one"]]
+
+        today, gap = ["delivered_twice", "today"], ["journal_gap", "–"]
+        assert await listed("/books?span=day") == [today, gap]
+        assert await listed("/books?span=day&desk=inbound") == [today, gap]
+        assert await listed("/books?span=day&kind=delivered_twice") == [today]
+        assert await listed("/books?span=week") == [today, ["delivered_twice", "yesterday"], gap]
+        assert len(await listed("/books?span=all")) == 5
+        page = await c.page("/books?span=day")
+        said = "No message was posted in this span. There are 2 findings; they are listed below."
+        assert page.said("test", "verdict") == said
+
+    tell(story, tmp_path, books__lake=str(lake))
+
+
+def test_where_nothing_was_found_in_the_span_nothing_is_listed(tmp_path: Path) -> None:
+    write(tmp_path / "lake", "books", [window(0, posted=1, delivered=1)])
+    write(tmp_path / "lake", "anomalies", [finding("delivered_twice", "a", [3, 4])])
+
+    async def story(c: Desk) -> None:
+        page = await c.page("/books?span=day")
+        assert ("test", "no findings") in page.data
+        assert ("test", "found") not in page.data
+        page = await c.page("/books?span=all")
+        assert ("test", "no findings") not in page.data
+        assert ("test", "found") in page.data
 
     tell(story, tmp_path, books__lake=str(tmp_path / "lake"))
 
@@ -193,6 +247,38 @@ def test_a_lake_that_changes_is_read_again_and_one_that_does_not_is_not(
         assert len(opened) == 2
 
     tell(story, tmp_path, books__lake=str(lake))
+
+
+def test_a_lake_that_was_made_again_with_as_many_commits_is_read_again(tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    write(lake, "books", [window(0, posted=1, delivered=1)])
+
+    async def story(c: Desk) -> None:
+        assert (await c.operate("books.summary"))["totals"]["posted"] == 1
+        shutil.rmtree(lake)
+        write(lake, "books", [window(0, posted=2, delivered=2)])
+        assert (await c.operate("books.summary"))["totals"]["posted"] == 2
+
+    tell(story, tmp_path, books__lake=str(lake))
+
+
+def test_what_is_missing_to_keep_the_books_is_said_by_the_page_and_by_the_act(tmp_path: Path) -> None:
+    small(tmp_path)
+    why = "the books need Java 17 or newer: set JAVA_HOME"
+
+    async def story(c: Desk) -> None:
+        books.not_keeping(c.engine, why)
+        page = await c.page("/books", role="operator")
+        assert page.said("test", "lacking") == f"This server does not keep the books: {why}."
+        assert "books.enabled" not in page.text
+        assert "/do/books.run" not in page.forms
+        status, told = await c.api("GET", "/api/v1/books/status")
+        assert (status, told["kept"], told["lacking"]) == (200, False, why)
+        _, answer = await c.do("books.run")
+        job = json.loads(answer)
+        assert (job["state"], job["error"]) == ("refused", f"this server does not keep the books: {why}")
+
+    tell(story, tmp_path, books__lake=str(tmp_path / "lake"))
 
 
 def test_where_there_are_no_books_the_page_says_how_to_get_some(tmp_path: Path) -> None:

@@ -7,7 +7,9 @@ nobody else's machine are run as well. A table of settings is one that a server 
 from __future__ import annotations
 
 import base64
+import itertools
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -15,6 +17,7 @@ import tomllib
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import apsw
 import click
@@ -27,6 +30,7 @@ from tests.relay.harness import Relay
 
 from posthouse.agent.identity import Identity
 from posthouse.cli import main
+from posthouse.cli.session import FOUND
 from posthouse.config import load
 from posthouse.control.operator import open_store
 from posthouse.engine.engine import Engine
@@ -36,6 +40,7 @@ from posthouse.gateway.channels.account import Account
 from posthouse.journal.tail import export
 from posthouse.mailbox.command import Park, Post
 from posthouse.mailbox.message import Message
+from posthouse.settings import SETTINGS, Kind
 
 LANGUAGES = {"", "console", "http", "json", "python", "sh", "shell", "sql", "test", "text", "toml", "yaml"}
 ELSEWHERE = frozenset({"tail", "jq", "find", "rsync", "systemctl"})
@@ -201,11 +206,64 @@ def test_a_query_is_one_that_the_store_answers(tmp_path: Path) -> None:
         assert [row[:2] for row in rows] == [("m1", "trade-1")]
 
 
-def test_the_cluster_runs_a_command_that_there_is() -> None:
+def cluster_job() -> tuple[dict[str, Any], dict[str, Any]]:
+    """The job that the guide to the books gives to Kubernetes, and its container."""
     ((_, block),) = of("yaml")
-    job = yaml.safe_load("\n".join(block.lines))
-    (container,) = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
-    check(container["args"])
+    job = yaml.safe_load("\n".join(block.lines))["spec"]["jobTemplate"]["spec"]
+    (container,) = job["template"]["spec"]["containers"]
+    return job, container
+
+
+def run_container(container: dict[str, Any], folder: Path, code: int) -> tuple[int, list[str]]:
+    """What it ends with, and what the program is called with, where that ends with ``code`` and does nothing else."""
+    program = folder / "posthouse"
+    program.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > "$WORDS"\nexit {code}\n', encoding="utf-8")
+    program.chmod(0o755)
+    told = {"status.podIP": "10.1.2.3"}
+    given = {each["name"]: told[each["valueFrom"]["fieldRef"]["fieldPath"]] for each in container["env"]}
+    environ = {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", "WORDS": str(folder / "words"), **given}
+    done = subprocess.run(container["args"], env=environ, check=False)
+    return done.returncode, (folder / "words").read_text(encoding="utf-8").splitlines()
+
+
+def test_the_cluster_runs_a_command_that_there_is_and_executors_find_their_image_and_the_driver(tmp_path: Path) -> None:
+    _, container = cluster_job()
+    _, words = run_container(container, tmp_path, 0)
+    check(["posthouse", *words])
+    assert words[:2] == ["books", "run"]
+    conf = dict(word.split("=", 1) for before, word in itertools.pairwise(words) if before == "--conf")
+    assert conf == {
+        "spark.kubernetes.container.image": container["image"],
+        "spark.driver.host": "10.1.2.3",
+        "spark.driver.bindAddress": "0.0.0.0",
+    }
+
+
+@pytest.mark.parametrize(("code", "ended"), [(0, 0), (FOUND, 0), (2, 2), (3, 3)])
+def test_the_cluster_fails_a_run_once_and_not_for_what_it_found(tmp_path: Path, code: int, ended: int) -> None:
+    job, container = cluster_job()
+    assert job["backoffLimit"] == 0
+    assert job["template"]["spec"]["restartPolicy"] == "Never"
+    assert run_container(container, tmp_path, code)[0] == ended
+
+
+def test_the_connector_that_is_added_for_an_object_store_is_that_of_sparks_hadoop() -> None:
+    import pyspark
+
+    text = (ROOT / "docs/guides/books.md").read_text(encoding="utf-8")
+    (line,) = re.findall(r"`--conf spark\.jars=(\S+)`", text)
+    (connector,) = re.findall(r"/hadoop-aws-([\d.]+)\.jar", line)
+    assert Path(pyspark.__path__[0], "jars", f"hadoop-client-api-{connector}.jar").exists()
+    assert f"whose Hadoop is {connector}:" in text
+
+
+def test_whoever_keeps_the_books_on_a_cluster_is_told_to_share_the_journal() -> None:
+    known = {setting.name: setting for setting in SETTINGS}
+    assert known["journal.dir"].kind is Kind.PATH
+    assert "must find `journal.dir` at the same path" in known["books.master"].help
+    text = " ".join((ROOT / "docs/guides/books.md").read_text(encoding="utf-8").split())
+    (sentence,) = re.findall(r"With a cluster as `books\.master`[^.]*`journal\.dir`[^.]*\.", text)
+    assert "shared with the executors at the same path" in sentence
 
 
 def test_what_the_relays_guide_tells_operators_to_type_works(folder: Path) -> None:

@@ -80,7 +80,7 @@ def test_a_run_that_was_killed_goes_on_with_the_same_files_only(
     journal = Path(shutil.copytree(made, tmp_path / "j"))
     job_of_it = Job(str(tmp_path / "lake"), lambda: spark)
     with pytest.raises(Killed):
-        Job(str(tmp_path / "lake"), lambda: spark, stage=killer("planned")).run(str(journal))
+        Job(str(tmp_path / "lake"), lambda: spark, stage=killer("events")).run(str(journal))
     segment = sorted(journal.glob("node=*/*.parquet"))[0]
     sound = segment.read_bytes()
     segment.write_bytes(sound + b"?")
@@ -91,6 +91,47 @@ def test_a_run_that_was_killed_goes_on_with_the_same_files_only(
         job_of_it.run(str(journal))
     segment.write_bytes(sound)
     assert job_of_it.run(str(journal)).batches == 1
+
+
+@pytest.mark.usefixtures("small")
+def test_a_batch_that_no_table_has_is_planned_anew_where_a_segment_is_another_one_since(
+    spark: SparkSession, made: Path, kept: Path, tmp_path: Path
+) -> None:
+    """Such as one that was being copied while it was looked at."""
+    journal, lake = Path(shutil.copytree(made, tmp_path / "j")), tmp_path / "lake"
+    last = sorted(journal.glob("node=*/*.parquet"))[-1]
+    sound = last.read_bytes()
+    last.unlink()
+    job_of_it = Job(str(lake), lambda: spark)
+    assert job_of_it.run(str(journal)).batches == 1
+    last.write_bytes(sound)
+    with pytest.raises(Killed):
+        Job(str(lake), lambda: spark, stage=killer("planned")).run(str(journal))
+    last.write_bytes(sound[:-1])
+    result = job_of_it.run(str(journal))
+    assert [name for name, _ in result.rejected] == [f"{last.parent.name}/{last.name}"]
+    last.write_bytes(sound)
+    assert job_of_it.run(str(journal)).segments == 1
+    assert tables(lake) == tables(kept)
+    # What was taken out of tables goes on being told.
+    assert job_of_it.tables.transaction(withdrawn.NAME) == job_of_it.tables.transaction("messages")
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize(
+    ("stage", "name", "rebuild"),
+    [("committed", "books", False), ("planned", "messages", True), ("planned", "events", False)],
+)
+def test_a_table_whose_first_write_was_cut_short_is_made_by_the_next_run(
+    spark: SparkSession, made: Path, kept: Path, tmp_path: Path, stage: str, name: str, rebuild: bool
+) -> None:
+    """Delta makes the folder of its log before it writes anything."""
+    lake = tmp_path / "lake"
+    with pytest.raises(Killed):
+        Job(str(lake), lambda: spark, stage=killer(stage)).run(str(made))
+    (lake / name / "_delta_log").mkdir(parents=True)
+    Job(str(lake), lambda: spark).run(str(made), rebuild=rebuild)
+    assert tables(lake) == tables(kept)
 
 
 @pytest.mark.usefixtures("small")
@@ -313,6 +354,7 @@ def test_a_mailbox_stays_forgotten(spark: SparkSession, made: Path, copy: Path) 
     done = books_job.forget(mailbox, str(made))
     assert done["events_erased"] == count
     assert sum(each["events"] for each in done["segments"]) == count
+    assert (done["taken"], done["missing"]) == (len(list(made.glob("node=*/*.parquet"))), 0)
     kept = tables(lake)
     assert not any(f"mailbox={mailbox!r}" in row for rows in kept.values() for row in rows)
     for name in ("events", "messages", "attempts"):

@@ -8,13 +8,26 @@ from typing import TYPE_CHECKING
 import click
 
 from . import books_read, books_replay, books_watch
-from .books_place import FOUND_MAX, Place, journal_option, journal_place, open_job, place_options, progress, summary
+from .books_place import (
+    FOUND_MAX,
+    Finite,
+    Place,
+    journal_option,
+    journal_place,
+    open_job,
+    place_options,
+    progress,
+    summary,
+)
 from .option import pass_session, yes
 from .root import Group
 from .session import FOUND, Failure, Session
 
 if TYPE_CHECKING:
     from ..pipeline.job import Result
+
+RETAIN_H_MAX = 87_600
+"""Ten years."""
 
 
 @click.group(cls=Group)
@@ -52,17 +65,27 @@ def rebuild(
     at: Place,
     yes: bool,
 ) -> None:
-    """Make every table anew from the segments. What was forgotten stays forgotten."""
-    if session.must_ask(yes):
-        session.confirm("Segments that are not there any more will be missing in the books. Go on?")
+    """Make every table anew from the segments. What was forgotten stays forgotten.
+
+    It says how many of the segments that were taken in are not there any more. Refused where there is none at all in
+    the journal, and the lake has some.
+    """
+    asks, place = session.must_ask(yes), journal_place(session, journal)
+    with open_job(session, at) as job:
+        missing, taken = job.missing(place)
+    told = f"{missing} of {taken} segments that were taken in are not there." if missing else ""
+    if asks:
+        session.confirm(f"{told} Segments that are not there any more will be missing in the books. Go on?".lstrip())
+    elif told and not session.json:
+        session.say(told)
     with progress(session) as report, open_job(session, at, report) as job:
-        result = job.run(journal_place(session, journal), rebuild=True)
-    _tell(session, result)
+        result = job.run(place, rebuild=True)
+    _tell(session, result, missing=missing)
 
 
-def _tell(session: Session, result: Result) -> None:
+def _tell(session: Session, result: Result, **more: int) -> None:
     if session.json:
-        session.emit(result.plain())
+        session.emit(result.plain() | more)
     else:
         if result.findings:
             session.table(
@@ -81,7 +104,7 @@ def _tell(session: Session, result: Result) -> None:
 @place_options
 @click.option(
     "--retain-h",
-    type=click.FloatRange(0),
+    type=Finite(0, RETAIN_H_MAX),
     metavar="H",
     help="Also remove files that no version of the last H hours needs.",
 )
@@ -117,13 +140,19 @@ def forget(
     at: Place,
     yes: bool,
 ) -> None:
-    """Erase a mailbox's rows from every table and from the lake's files, for now and after every rebuild.
+    """Erase a mailbox's rows from every table and from the lake's files, and keep its rows out for good.
 
-    The segments are not touched: it says which of them still hold rows of the mailbox. Nothing is erased where there
-    is no journal.
+    What comes of it later is left out, too, by every run and every rebuild; nothing takes that back. `books verify`
+    says who is forgotten.
+
+    The segments are not touched: it says which of them still hold rows of the mailbox, and how many of those that were
+    taken in are not there to be looked at. Nothing is erased where there is no journal, or no segment at all in it.
     """
     if session.must_ask(yes):
-        session.confirm(f"Erase all rows of the mailbox {mailbox} from the books, and the history of every table?")
+        session.confirm(
+            f"Erase all rows of the mailbox {mailbox} from the books, and the history of every table, and keep out all"
+            " that comes of it later, for good?"
+        )
     place = journal_place(session, journal)
     with progress(session) as report, open_job(session, at, report) as job:
         job.need_books()
@@ -132,15 +161,21 @@ def forget(
         session.emit(done)
         return
     session.say(f"{done['events_erased']} events of {mailbox} were erased from the books.")
+    whole = not done["unread"] and not done["missing"]
     session.table(
         ("SEGMENT", ">EVENTS"),
         [(each["segment"], each["events"]) for each in done["segments"]],
-        "No segment of the journal holds any.",
+        "No segment of the journal holds any." if whole else "No segment that could be read holds any.",
     )
+    if done["segments"]:
+        session.say("These segments still hold them.")
     for name in done["unread"]:
         session.say(f"{name} cannot be read: nobody can tell whether it holds any.")
-    if done["segments"]:
-        session.say("These segments still hold them. Messages that it sent are in the mailboxes of others.")
+    if done["missing"]:
+        many = f"{done['missing']} of {done['taken']} segments that were taken in"
+        session.say(f"{many} are not there: nobody can tell whether they hold any.")
+    session.say("What comes of it later is left out of the books, too.")
+    session.say("Messages that it sent are in the mailboxes of others.")
 
 
 @books.command("verify")
@@ -154,8 +189,8 @@ def verify(
 ) -> None:
     """Check segments against what was taken in, and the tables against that and each other.
 
-    It also says what it cannot tell, such as what is missing where a mailbox was forgotten and the segments are gone.
-    Exit code 4 if there is anything that does not agree.
+    It also says what it cannot tell, such as what is missing where a mailbox was forgotten and the segments are gone,
+    and which mailboxes are forgotten. Exit code 4 if there is anything that does not agree.
     """
     place = journal_place(session, journal)
     with progress(session) as report, open_job(session, at, report) as job:

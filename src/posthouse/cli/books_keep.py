@@ -37,7 +37,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger("posthouse.books")
 
 STOP_S = 5.0
-"""How long the process may take to end before it is killed."""
+"""How long the process, and Java behind it, may take to end before they are killed."""
+STEP_S = 0.02
+"""How often it is looked whether Java has ended: nobody tells of the end of what is not our own child."""
 AGAIN_S_MAX = 3_600.0
 """The longest pause after turns that failed."""
 JAVA_OPTIONS = "-XX:+UseSerialGC -XX:MaxMetaspaceSize=384m -XX:ReservedCodeCacheSize=160m"
@@ -53,12 +55,17 @@ Answer = dict[str, Any]
 Report = Callable[[int, int | None, str], None]
 
 
-def missing(environment: Mapping[str, str]) -> str | None:
-    """What the books lack on this machine, in one line; None if nothing does. It starts nothing."""
+def missing(environment: Mapping[str, str], master: str | None = None) -> str | None:
+    """What the books lack on this machine, in one line; None if nothing does. It starts nothing.
+
+    A client of Spark Connect needs packages alone: Java and Delta's jars are its server's.
+    """
     from ..pipeline import jars, java
 
     try:
         need_packages()
+        if is_remote(master):
+            return None
         jars.paths()
     except MissingExtra as error:
         return str(error)
@@ -66,6 +73,11 @@ def missing(environment: Mapping[str, str]) -> str | None:
     if not has_java and next(java.homes(java.folder(), environment), None) is None:
         return java.lacking()
     return None
+
+
+def is_remote(master: str | None) -> bool:
+    """Whether ``books.master`` names a server of Spark Connect."""
+    return master is not None and master.startswith("sc://")
 
 
 class Keeper:
@@ -92,6 +104,9 @@ class Keeper:
         self._stop: asyncio.Event | None = None
         self._progress: tuple[int, int | None, str] = (0, None, "waiting")
         self._last: Answer | None = None
+        self._well_at = _now()
+        """When a turn last ended well; before the first one, since when the books are to be kept."""
+        self._failed = 0
         self._found: set[tuple[str, str, str]] = set()
         """What the last turn found about files: kind, node and what it is."""
 
@@ -117,8 +132,14 @@ class Keeper:
             await self._end()
 
     def standing(self) -> Answer:
-        """Whether a turn is under way, and what became of the last one; from any thread."""
-        return {"running": self._turns.locked(), "every_s": self._every_s, "last": self._last}
+        """Whether a turn is under way, and what became of the last one and of those before; from any thread."""
+        return {
+            "running": self._turns.locked(),
+            "every_s": self._every_s,
+            "well_at": self._well_at,
+            "failed": self._failed,
+            "last": self._last,
+        }
 
     def run_now(self, report: Report) -> Answer:
         """Bring the books up to date now: what was done, or a StoreError; from a thread that may wait.
@@ -128,16 +149,17 @@ class Keeper:
         loop = self._loop
         if loop is None:
             raise StoreUnavailable("the books are not kept here any more; the log says why")
-        turn = asyncio.run_coroutine_threadsafe(self._now(), loop)
+        turn = asyncio.run_coroutine_threadsafe(self._asked(), loop)
         while not concurrent.futures.wait((turn,), REPORT_S).done:
             report(*self._progress)
         return turn.result()
 
-    async def _now(self) -> Answer:
+    async def _asked(self) -> Answer:
         assert self._stop is not None
         async with self._turns:
             seen = await asyncio.to_thread(newest, self._journal)
             if seen is None:
+                self._well_at = _now()
                 return {"segments": 0, "events": 0, "batches": 0, "rejected": [], "findings": []}
             await self._take_in(self._stop, seen)
             if self._stop.is_set() or self._last is None:
@@ -151,10 +173,18 @@ class Keeper:
         """Bring the books up to date, if there is anything new; whether that went well."""
         async with self._turns:
             seen = await asyncio.to_thread(newest, self._journal)
-            return True if seen is None or seen == self._seen else await self._take_in(stop, seen)
+            if seen is not None and seen != self._seen:
+                return await self._take_in(stop, seen)
+            self._well_at = _now()
+            return True
 
     def _ended(self, done: Answer | None, error: str | None, took_s: float) -> None:
-        self._last = {"at": int(time.time() * 1_000_000), "took_s": took_s, "done": done, "error": error}
+        at = _now()
+        self._last = {"at": at, "took_s": took_s, "done": done, "error": error}
+        if error is None:
+            self._well_at = at
+        else:
+            self._failed += 1
 
     async def _take_in(self, stop: asyncio.Event, seen: tuple[int, float]) -> bool:
         begun = time.monotonic()
@@ -266,8 +296,10 @@ class Keeper:
         assert process.stdin is not None
         process.stdin.close()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(process.wait(), STOP_S)
-        # Java, which may be behind, is of the same group.
+            async with asyncio.timeout(STOP_S):
+                await process.wait()
+                # Java, which may be behind, is of the same group; it removes its temporary files before it ends.
+                await _emptied(process.pid)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
@@ -275,10 +307,27 @@ class Keeper:
             await self._listener
 
 
+async def _emptied(group: int) -> None:
+    """Wait until nobody is left in a group of processes whose leader has ended and was waited for."""
+    while True:
+        # The first process of a container inherits whoever lost his parent, and has to let him go.
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(-group, os.WNOHANG)
+        try:
+            os.killpg(group, 0)
+        except (ProcessLookupError, PermissionError):
+            return
+        await asyncio.sleep(STEP_S)
+
+
 async def _set_within(event: asyncio.Event, seconds: float) -> bool:
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(event.wait(), seconds)
     return event.is_set()
+
+
+def _now() -> int:
+    return int(time.time() * 1_000_000)
 
 
 def newest(journal: Path) -> tuple[int, float] | None:
@@ -336,7 +385,8 @@ def stand_back(*, one_core: bool) -> None:
 def _read_turns(turns: queue.SimpleQueue[str]) -> None:
     for line in sys.stdin:
         turns.put(line)
-    # The server has gone. Whatever is under way will be done again; Java ends when its own input does.
+    # The server has gone. Whatever is under way will be done again; Java ends when its own input does, which is a pipe
+    # from here (pyspark's ``launch_gateway``), and puts away its files first.
     os._exit(0)
 
 
@@ -357,14 +407,14 @@ def _keep(settings: Mapping[str, Any], turns: queue.SimpleQueue[str], answers: T
         def session() -> SparkSession:
             report(0, None, "starting Spark")
             place = settings["master"]
-            is_remote = place.startswith("sc://")
+            remote = is_remote(place)
             return stack.enter_context(
                 start(
                     Settings(
-                        master=None if is_remote else place,
-                        remote=place if is_remote else None,
+                        master=None if remote else place,
+                        remote=place if remote else None,
                         memory_mb=settings["memory_mb"],
-                        conf={} if is_remote else {"spark.driver.extraJavaOptions": JAVA_OPTIONS},
+                        conf={} if remote else {"spark.driver.extraJavaOptions": JAVA_OPTIONS},
                         environment=os.environ,
                     )
                 )

@@ -1,7 +1,7 @@
 """Which lake, and where Spark runs: the options that every command of the books has that computes something.
 
 In: --lake, --master, --remote, --conf and the configuration. Out: one value, and the job that it leads to. Spark is
-started when the job first needs it.
+started when the job first needs it. ``Finite`` is for numbers that other options of these commands take.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib.util
+import math
 import os
 import sys
 import time
@@ -37,6 +38,20 @@ class Place(NamedTuple):
     master: str | None
     remote: str | None
     conf: tuple[str, ...]
+
+
+class Finite(click.FloatRange):
+    """A number between two bounds. What is not a number is neither below the one nor above the other."""
+
+    def __init__(self, least: float, most: float) -> None:
+        super().__init__(least, most)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Read it, or fail."""
+        found = super().convert(value, param, ctx)
+        if math.isnan(found):
+            self.fail(f"{value!r} is not a number.", param, ctx)
+        return found
 
 
 def place_options(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from ..errors import InvalidInput
 from ..pipeline.plot import span
 from .books_place import Place, need_packages, open_job, place_options, progress
 from .option import pass_session
@@ -44,9 +45,14 @@ def replay(session: Session, desk: str, policies: tuple[str, ...], at: Place) ->
     need_packages()
     from ..pipeline.replay import Policy, policy_of, run
 
-    tried = [Policy(), *dict.fromkeys(map(policy_of, policies))]
+    changes = dict.fromkeys(map(policy_of, policies))
+    if Policy() in changes:
+        # What happened has its row in any case.
+        raise InvalidInput("a --policy is empty or changes nothing: it takes changes such as 'capacity=100'")
     with progress(session) as report, open_job(session, at, report) as job:
-        rows = run(job.spark, job.ledger, desk, tried, report)
+        # Before Spark is started, and the lake locked.
+        job.need_books()
+        rows = run(job.spark, job.ledger, desk, [Policy(), *changes], report)
     if session.json:
         session.emit({"replays": rows})
         return

@@ -17,7 +17,17 @@ from typing import TYPE_CHECKING
 import click
 
 from ..errors import StoreError, StoreFull, StoreHeld, StoreUnavailable
-from .books_place import FOUND_MAX, Place, journal_option, journal_place, open_job, place_options, progress, summary
+from .books_place import (
+    FOUND_MAX,
+    Finite,
+    Place,
+    journal_option,
+    journal_place,
+    open_job,
+    place_options,
+    progress,
+    summary,
+)
 from .option import pass_session
 from .root import Command
 from .session import Session
@@ -26,6 +36,10 @@ from .text import inert
 if TYPE_CHECKING:
     from ..pipeline.finding import Finding
     from ..pipeline.job import Result
+
+
+EVERY_S_MAX = 86_400
+"""Whoever looks less often than once a day has no use for a warm session."""
 
 
 def attach(group: click.Group) -> None:
@@ -37,14 +51,14 @@ def attach(group: click.Group) -> None:
 @journal_option
 @place_options
 @click.option(
-    "--every", type=click.FloatRange(1), default=60.0, show_default=True, metavar="S", help="Seconds between."
+    "--every", type=Finite(1, EVERY_S_MAX), default=60.0, show_default=True, metavar="S", help="Seconds between."
 )
 @pass_session
 def watch(session: Session, journal: str | None, at: Place, every: float) -> None:
     """Keep taking in what is new, with one warm Spark session, until SIGTERM or Ctrl-C.
 
-    With --json each turn that found something is one line. A turn that finds the lake in use is left out; after one
-    that failed in Spark, or for want of room on the disk, Spark is started anew.
+    With --json each turn that found something is one line, and one that was put off is one on stderr. A turn that finds
+    the lake in use is left out; after one that failed in Spark, or for want of room on the disk, Spark is started anew.
     """
     place = journal_place(session, journal)
     told: set[Finding] = set()
@@ -56,17 +70,21 @@ def watch(session: Session, journal: str | None, at: Place, every: float) -> Non
                         try:
                             _tell(session, job.run(place), told)
                         except StoreHeld as error:
-                            _put_off(error, every)
+                            _put_off(session, error, every)
                         report(0, None, "waiting for more")
                         time.sleep(every)
             except (StoreUnavailable, StoreFull) as error:
                 # It may be Spark itself that failed: the next turn has another one.
-                _put_off(error, every)
+                _put_off(session, error, every)
                 report(0, None, "waiting for more")
                 time.sleep(every)
 
 
-def _put_off(error: StoreError, every: float) -> None:
+def _put_off(session: Session, error: StoreError, every: float) -> None:
+    if session.json:
+        document = {"error": {"code": error.code, "message": str(error), "again_s": every}}
+        click.echo(json.dumps(document), err=True)
+        return
     click.echo(f"posthouse: {inert(str(error))}; trying again in {every:g} s", err=True)
 
 

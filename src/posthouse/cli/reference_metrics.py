@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..console import metrics as console
 from ..gateway import metrics as gateway
 from ..gateway.api import metrics as api
-from ..metrics import FAMILIES, Family
+from ..metrics import FAMILIES, Family, books
 from ..metrics.flow import KINDS_MAX
 from ..peer import metrics as peer
 from ..relay import metrics as relay
@@ -18,6 +18,7 @@ TABLES: dict[str, tuple[Family, ...]] = {
     "The gateway's HTTP API": api.FAMILIES,
     "The peer": peer.FAMILIES,
     "The console": console.FAMILIES,
+    "The books": books.FAMILIES,
     "Traces": traces.FAMILIES,
 }
 """All metrics, by the part that tells them."""

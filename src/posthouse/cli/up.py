@@ -235,7 +235,7 @@ class _Server:
             "control": str(config.path("control.path")),
             "journal": str(config.path("journal.dir")) if export_s else None,
             "metrics": f"{address}/metrics" if address else None,
-            "books": self._books(stack, loop, engine),
+            "books": self._books(stack, loop, engine, metrics),
             "relay": relay.address if relay else None,
             "relay_host": config.text("relay.public_host") if relay else None,
             "gateway": ", ".join(gateway.couriers) or "no channels" if gateway else None,
@@ -398,18 +398,24 @@ class _Server:
         running.start()
         metrics.registry.register(traces.TracesCollector(running))
 
-    def _books(self, stack: contextlib.AsyncExitStack, loop: asyncio.AbstractEventLoop, engine: Engine) -> str | None:
+    def _books(
+        self, stack: contextlib.AsyncExitStack, loop: asyncio.AbstractEventLoop, engine: Engine, metrics: Metrics
+    ) -> str | None:
         """Keep the books, if that is wanted and can be; where they are."""
         from ..control import books
+        from ..metrics.books import BooksCollector
         from .books_keep import Keeper, missing
 
         config = self._config
         if not config.switch("books.enabled"):
             return None
-        if lacking := missing(os.environ):
-            _log.warning("the books are not kept: %s", lacking)
-            return None
         keeper = Keeper(config, os.environ)
+        # Also where they cannot be kept: then it is told that no turn ends well.
+        metrics.registry.register(BooksCollector(keeper.standing))
+        if lacking := missing(os.environ, config.text_or_none("books.master")):
+            _log.warning("the books are not kept: %s", lacking)
+            books.not_keeping(engine, lacking)
+            return None
         task = loop.create_task(keeper.run(self._stop))
         books.keeping(engine, keeper)
 

@@ -350,8 +350,8 @@ ACTS: tuple[Act, ...] = (
         "books.status",
         VIEWER,
         (),
-        "Where the books are, whether this server keeps them, and what became of the last turn.",
-        ("lake", "kept", "running", "every_s", "last"),
+        "Where the books are, whether this server keeps them or what they lack, and what became of the last turn.",
+        ("lake", "kept", "lacking", "running", "every_s", "last"),
     ),
     Act(
         "books.summary",
@@ -368,9 +368,16 @@ ACTS: tuple[Act, ...] = (
     Act(
         "books.findings",
         VIEWER,
-        (name("kind", "Only findings of this kind."), name("desk", "Only of this desk."), LIMIT),
+        (
+            name("kind", "Only findings of this kind."),
+            name("desk", "Only of this desk."),
+            moment("since", "Only those whose evidence is of this time or later, or has no time."),
+            moment("until", "Only those whose evidence is from before this time, or has no time."),
+            LIMIT,
+        ),
         "Findings with the ids and the offsets that prove them.",
         ("findings", "more"),
+        adapt=instants,
     ),
     Act(
         "books.run",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
@@ -80,6 +80,8 @@ class Segment(NamedTuple):
     """Inside a range, offsets whose `at` is below that of the one before, with that one's and their own."""
     backs_more: int = 0
     """How many there are besides; they lie behind the last one that is named."""
+    extremes: tuple[int, int] | None = None
+    """The earliest and the latest instant, where what is named does not tell them."""
     prev: str | None = None
     chain: str | None = None
     first_at: int | None = None
@@ -102,16 +104,16 @@ class Segment(NamedTuple):
 
     @property
     def lowest(self) -> int:
-        """The earliest instant in it, or one before that where not all of them are known."""
-        if self.backs_more:
-            return 0
+        """The earliest instant in it."""
+        if self.extremes:
+            return self.extremes[0]
         return min(*(instant for edge in self.edges for instant in edge), *(at for _, _, at in self.backs))
 
     @property
     def highest(self) -> int:
-        """The latest instant in it, or one behind that where not all of them are known."""
-        if self.backs_more:
-            return INSTANT_MAX
+        """The latest instant in it."""
+        if self.extremes:
+            return self.extremes[1]
         return max(*(instant for edge in self.edges for instant in edge), *(before for _, before, _ in self.backs))
 
     def plain(self) -> dict[str, Any]:
@@ -123,7 +125,8 @@ class Segment(NamedTuple):
         """From JSON."""
         lists = {name: tuple(map(tuple, values[name])) for name in ("ranges", "edges", "backs")}
         restored = Restore(*values["restored"]) if values.get("restored") else None
-        return cls(**{**values, **lists, "faults": tuple(values["faults"]), "restored": restored})
+        extremes = tuple(values["extremes"]) if values.get("extremes") else None
+        return cls(**{**values, **lists, "faults": tuple(values["faults"]), "restored": restored, "extremes": extremes})
 
 
 class Listing(NamedTuple):
@@ -150,24 +153,28 @@ class Journal:
         if self.system.get_file_info(self._root).type != fs.FileType.Directory:
             raise InvalidInput(f"{self.place} is no folder with a journal")
         found, foreign = [], []
-        selector = fs.FileSelector(self._root, recursive=True)
-        infos = self.system.get_file_info(selector)
-        folders = {info.path for info in infos if info.type == fs.FileType.Directory}
-        for info in infos:
-            inside = info.path[len(self._root) :].lstrip("/")
-            folder, _, name = inside.rpartition("/")
-            if any(part.startswith((".", "_")) for part in inside.split("/")):
+        for name, info in self._entries(self._root):
+            node = contract.node_of(name)
+            if info is None or info.type != fs.FileType.Directory or node is None:
+                # What is in a folder of others is theirs; they may not even let it be listed.
+                foreign.append(name)
                 continue
-            if info.path in folders:
-                if "/" in inside or contract.node_of(inside) is None:
-                    foreign.append(inside)
-                continue
-            node = contract.node_of(folder) if folder and "/" not in folder else None
-            if node is not None and contract.offsets_of(name) is not None:
-                found.append(File(node, name, info.path, info.size))
-            elif node is not None or not folder:
-                foreign.append(inside)
+            for inside, each in self._entries(info.path):
+                if each is None or each.type == fs.FileType.Directory or contract.offsets_of(inside) is None:
+                    foreign.append(f"{name}/{inside}")
+                else:
+                    found.append(File(node, inside, each.path, each.size))
         return Listing(sorted(found), sorted(foreign))
+
+    def _entries(self, folder: str) -> Iterator[tuple[str, Any]]:
+        """What lies in a folder, by name, but for what is hidden; without more where the name is no text."""
+        for info in self.system.get_file_info(arrow_fs().FileSelector(folder)):
+            try:
+                name, found = info.base_name, info
+            except UnicodeDecodeError as error:
+                name, found = error.object.rpartition(b"/")[2].decode(errors="backslashreplace"), None
+            if not name.startswith((".", "_")):
+                yield name, found
 
     def url(self, node: str, name: str) -> str:
         """A segment as Spark finds it, in whatever folder that works."""
@@ -238,7 +245,8 @@ def _read(journal: Journal, file: File, bare: Segment, repeated: Sequence[str]) 
         texts = [column.path for column in map(facts.schema.column, range(len(facts.schema)))
                  if column.physical_type == "BYTE_ARRAY" and column.path in repeated]  # fmt: skip
         with pq.ParquetFile(source, metadata=facts, page_checksum_verification=True, read_dictionary=texts) as parquet:
-            return _examine(parquet, bare)
+            # As it is now: since it was listed, it may have been written to its end.
+            return _examine(parquet, bare._replace(size_bytes=source.size()))
 
 
 def _examine(parquet: Any, bare: Segment) -> Segment:
@@ -290,6 +298,7 @@ def _examine(parquet: Any, bare: Segment) -> Segment:
         edges=scan.edges,
         backs=scan.backs,
         backs_more=scan.backs_more,
+        extremes=scan.extremes,
         prev=prev if verifiable else None,
         chain=said if verifiable else None,
         first_at=scan.first_at,
@@ -374,6 +383,7 @@ class _Scan:
         self.edges: tuple[tuple[int, int], ...] = ()
         self.backs: tuple[tuple[int, int, int], ...] = ()
         self.backs_more = 0
+        self.extremes: tuple[int, int] | None = None
         self.restored: Restore | None = None
         self.faults: list[str] = []
 
@@ -472,6 +482,8 @@ class _Scan:
         back = np.flatnonzero((steps == 1) & (np.diff(at) < 0)) + 1
         self.backs = tuple((int(offsets[row]), int(at[row - 1]), int(at[row])) for row in back[:BACKS_MAX])
         self.backs_more = max(len(back) - BACKS_MAX, 0)
+        if self.backs_more:
+            self.extremes = int(at.min()), int(at.max())
         if self.ranges != ((self._segment.first, self._segment.last),):
             held = ", ".join(f"{first} to {last}" for first, last in self.ranges[:3])
             self.faults.append(f"its rows hold the offsets {held}{' …' if len(self.ranges) > 3 else ''}")

@@ -10,12 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from .bronze import File, Journal, Listing, Segment
+from ..errors import InvalidInput
+from .bronze import File, Journal, Listing, Segment, arrow_fs, open_place
 from .finding import findings
 from .ledger import Plan, State
 from .lineage import Lineage
 
 Discrepancy = tuple[str, str, str]
+FORGOTTEN_MAX = 10
+"""How many mailboxes that are forgotten are told by their names."""
 
 
 class Verified(NamedTuple):
@@ -23,17 +26,39 @@ class Verified(NamedTuple):
 
     found: list[Discrepancy]
     untold: list[str]
-    """What could not be checked, as sentences."""
+    """What could not be checked, and who is forgotten, as sentences."""
 
 
-def held_by_segments(journal: Journal, mailbox: str) -> tuple[list[dict[str, Any]], list[str]]:
-    """The segments that still hold rows of a mailbox, and those of which nobody can tell."""
+def need_journal(place: str) -> None:
+    """InvalidInput where there is no folder with a journal; nothing is listed or made."""
+    system, root = open_place(place)
+    if system.get_file_info(root).type != arrow_fs().FileType.Directory:
+        raise InvalidInput(f"{place.rstrip('/')} is no folder with a journal")
+
+
+def lacking(journal: Journal, files: Sequence[File], taken: Sequence[Segment] | None) -> int:
+    """How many of the segments that were taken in are not among a journal's files; None: nobody knows which they are.
+
+    InvalidInput where the journal has no file at all: so looks a folder on which the journal's disk is not mounted.
+    """
+    if not files and (taken is None or taken):
+        many = len(taken) if taken else "some"
+        raise InvalidInput(
+            f"there is no segment in {journal.place}, and the lake has taken in {many}: is that the journal, and is it"
+            " mounted?"
+        )
+    there = {(file.node, file.name) for file in files}
+    return sum((segment.node, segment.name) not in there for segment in taken or ())
+
+
+def held_by_segments(journal: Journal, files: Iterable[File], mailbox: str) -> tuple[list[dict[str, Any]], list[str]]:
+    """Which of these files still hold rows of a mailbox, and those of which nobody can tell."""
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
     found, unread = [], []
-    for file in journal.listing().files:
+    for file in files:
         try:
             with journal.open(file) as source:
                 column = pq.read_table(source, columns=["mailbox"]).column("mailbox")
@@ -45,6 +70,17 @@ def held_by_segments(journal: Journal, mailbox: str) -> tuple[list[dict[str, Any
         if rows:
             found.append({"segment": f"node={file.node}/{file.name}", "events": rows})
     return found, unread
+
+
+def forgotten(state: State) -> list[str]:
+    """Who is forgotten, in a sentence, if anybody is: what the books leave out of them is held against nothing."""
+    names = state.forgotten
+    if not names:
+        return []
+    if len(names) == 1:
+        return [f"The mailbox {names[0]} is forgotten: the books leave out its rows, also those to come."]
+    whom = f"{len(names)} mailboxes" if len(names) > FORGOTTEN_MAX else f"The mailboxes {', '.join(names)}"
+    return [f"{whom} are forgotten: the books leave out their rows, also those to come."]
 
 
 def unfinished(state: State, plan: Plan | None) -> Iterator[Discrepancy]:

@@ -49,13 +49,16 @@ def digest(lake: Lake, since: int | None = None, until: int | None = None, desk:
     }
 
 
-def findings(lake: Lake, kind: str | None, desk: str | None, limit: int) -> list[Row]:
-    """The first findings, with the ids and offsets that prove them; BadFile where there are no books."""
+def findings(
+    lake: Lake, kind: str | None, desk: str | None, limit: int, since: int | None = None, until: int | None = None
+) -> list[Row]:
+    """The first findings of a span, with the ids and offsets that prove them; BadFile where there are no books."""
     if not lake.has("anomalies") and lake.tables():
         return []
     equal = {name: value for name, value in (("kind", kind), ("desk", desk)) if value is not None}
     columns = ("kind", "node", "desk", "mailbox", "sender", "message_id", "at", "offsets", "detail")
-    return list(lake.rows("anomalies", of_findings(Selection(equal=equal, columns=columns, limit=limit))))
+    chosen = Selection(since, until, equal, columns=columns, limit=limit)
+    return list(lake.rows("anomalies", of_findings(chosen)))
 
 
 def of_findings(chosen: Selection) -> Selection:

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from ..errors import InvalidInput, PosthouseError, StoreError, StoreFull, StoreUnavailable
 
 _NO_ROOM = re.compile(r"No space left on device|Disk quota exceeded")
+_CONTROL = re.compile(r"\x1b\[[0-9;]*m|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+"""Colours, and what else is not for a line of text."""
 _CAUSE = re.compile(r"^(?:Caused by: |: |Exception in thread \S+ )?(?:[a-z]\w*\.)+([A-Z][\w$]*): (\S.*)$")
 """A line of Java that names what was thrown, and says something about it."""
 _BESIDE = re.compile(
@@ -46,6 +48,10 @@ def of(error: Exception) -> StoreError | None:
     """The StoreError for what Spark, Delta or the disk did; None for everything else."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return StoreFull(_full(f"{error.strerror}: {error.filename}" if error.filename else str(error)))
+    # What deltalake and pyarrow meet in a file system often comes without a number, and as several lines.
+    if type(error) is OSError and error.errno is None:
+        text = " ".join(_CONTROL.sub("", str(error)).split())
+        return StoreFull(_full(text)) if _NO_ROOM.search(text) else StoreUnavailable(f"{text:.300}")
     if not is_sparks(error):
         return None
     text = text_of(error)

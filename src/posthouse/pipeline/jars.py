@@ -79,18 +79,24 @@ def fetch(source: str = MAVEN) -> int:
 
 
 def main() -> int:
-    """Set up what the books need besides packages; exit code 1 and one line where it cannot be done."""
+    """Set up what the books need besides packages, and say which jars those are and which were fetched.
+
+    Exit code 1 and one line where it cannot be done.
+    """
     parser = argparse.ArgumentParser(prog="python -m posthouse.pipeline.jars", description=__doc__)
     parser.add_argument("--from", dest="source", default=MAVEN, metavar="URL", help="a mirror of Maven Central")
     source = parser.parse_args().source
     # Where it cannot be made, each user makes his own.
     with contextlib.suppress(OSError):
         java.make(java.folder())
+    wanted = missing()
     try:
         fetch(source)
     except MissingExtra as error:
         print(error, file=sys.stderr)
         return 1
+    for name in JARS:
+        print(f"{path_of(name)}: {'fetched' if name in wanted else 'was there'}")
     return 0
 
 

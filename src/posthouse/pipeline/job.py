@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..errors import InvalidInput, StoreCorrupt
 from . import bronze, check, cutting, held, intake, ledger, lineage, local, schema, taken, withdrawn
 from .agreement import verify_tables
-from .bronze import REJECTED, File, Journal, Segment
+from .bronze import REJECTED, File, Journal, Listing, Segment
 from .finding import Finding
 from .ledger import APPEND, REBUILD, RECOMPUTE, Ledger, Plan, State
 from .offsets import Ranges
@@ -145,8 +145,18 @@ class Job:
 
     def run(self, journal: str, *, rebuild: bool = False) -> Result:
         """Take in all that is new, and bring the derived tables up to date."""
+        # Before the lake is locked, which makes its folder.
+        check.need_journal(journal)
         with self.ledger.alone("rebuild" if rebuild else "run"):
             return self._run(Journal(journal), rebuild)
+
+    def missing(self, journal: str) -> tuple[int, int]:
+        """How many of the segments that were taken in are not in a journal any more, and how many those were.
+
+        InvalidInput where the journal holds none at all. Of a lake that is damaged nobody can tell: none of none.
+        """
+        place = Journal(journal)
+        return self._missing(place, place.listing())
 
     def compact(self, *, retain_h: float | None = None) -> dict[str, dict[str, int]]:
         """Join small files; with ``retain_h``, also remove files that no version of the last hours needs."""
@@ -162,15 +172,16 @@ class Job:
             return done
 
     def forget(self, mailbox: str, journal: str | None) -> dict[str, Any]:
-        """Erase a mailbox's rows from every table and its files, for now and after every rebuild."""
+        """Erase a mailbox's rows from every table and its files, and keep out all that come later, for good."""
         if not mailbox:
             raise InvalidInput("which mailbox? its name is empty")
         place = Journal(journal) if journal else None
         with self.ledger.alone("forget"):
             self._refuse_unfinished("forget")
             # Before anything is erased: what is wrong with the journal must not look like a failure behind it.
-            held, unread = check.held_by_segments(place, mailbox) if place else ([], [])
             state = self.ledger.state()
+            recorded = self.tables.segments() if place and state.segments else []
+            missing, held, unread = _still_holding(place, recorded, mailbox) if place else (0, [], [])
             erased = 0
             if self.ledger.has("events"):
                 from pyspark.sql import functions as F
@@ -185,7 +196,14 @@ class Job:
                     self.tables.vacuum(name, 0)
             else:
                 self.ledger.commit(after)
-        return {"mailbox": mailbox, "events_erased": erased, "segments": held, "unread": unread}
+        return {
+            "mailbox": mailbox,
+            "events_erased": erased,
+            "segments": held,
+            "unread": unread,
+            "taken": len(recorded),
+            "missing": missing,
+        }
 
     def verify(self, journal: str | None) -> check.Verified:
         """Check the journal's files against the record, and the tables against it and each other."""
@@ -202,7 +220,7 @@ class Job:
                 found += check.verify_files(place, rows, state.lineage, listing, looked)
                 at_hand = check.as_taken(rows, listing.files, looked)
             if unfinished := [*check.unfinished(state, plan)]:
-                return check.Verified([*found, *unfinished], [])
+                return check.Verified([*found, *unfinished], check.forgotten(state))
             for name, batch in self._out_of_step(state):
                 found.append(("mismatch", name, f"its last batch is {batch}, and the record's {state.batch}"))
             proven = Proof(self.ledger, state, place, at_hand, self._report)
@@ -210,7 +228,7 @@ class Job:
                 found += proven.verify(rows)
                 with self._wide(sum(segment.events for segment in rows)):
                     found += verify_tables(self.tables, state, self._report)
-            return check.Verified(found, proven.untold)
+            return check.Verified(found, [*proven.untold, *check.forgotten(state)])
 
     def need_books(self) -> None:
         """InvalidInput where there are no books, StoreCorrupt where there is no record of them; nothing is made."""
@@ -227,16 +245,20 @@ class Job:
         state = self.ledger.state(rebuilding=rebuild)
         plan = None if rebuild else self.ledger.plan()
         listing = journal.listing()
-        if plan is not None and plan.batch > state.batch:
+        if rebuild:
+            # Nothing must not take the place of all that the lake has.
+            self._missing(journal, listing)
+        dropped = False
+        if plan is not None and plan.batch > state.batch and (other := _other_since(plan, listing)):
+            if plan.mode == REBUILD or any(self.tables.transaction(n) >= plan.batch for n in ("events", *SILVER)):
+                raise InvalidInput(f"a run was interrupted, and {other} since: put it back as it was, or rebuild")
+            # No table has anything of it: it is planned anew, under another number, which whatever the killed process
+            # left at work on a server does not write.
+            self.tables.tell_withdrawn([], plan.batch, whole=False)
+            state, dropped = replace(state, batch=plan.batch), True
+        elif plan is not None and plan.batch > state.batch:
             # Begun and not committed: the same batch again, from the same versions.
-            there = {(file.node, file.name): file.size_bytes for file in listing.files}
-            for segment in plan.new:
-                size_bytes = there.get((segment.node, segment.name))
-                if size_bytes != segment.size_bytes:
-                    name, now = f"node={segment.node}/{segment.name}", "gone" if size_bytes is None else "another one"
-                    raise InvalidInput(
-                        f"a run was interrupted, and {name} is {now} since: put it back as it was, or rebuild"
-                    )
+            self._done = 0
             self._under_way = self._total = sum(segment.events for segment in plan.new)
             told = [withdrawn.NAME] if _anew(plan) or self.ledger.has(withdrawn.NAME) else []
             if all(self.tables.transaction(name) >= plan.batch for name in ("events", *SILVER, *told)):
@@ -267,13 +289,13 @@ class Job:
         self._total, self._done = sum(segment.events for segment in sound), 0
         mode = REBUILD if rebuild else APPEND
         said = self.ledger.state(rebuilding=rebuild)
-        changed = (state.rejected, state.foreign) != (said.rejected, said.foreign)
+        changed = dropped or (state.rejected, state.foreign) != (said.rejected, said.foreign)
         pieces = cutting.cut(sound, state.segments, state.lineage, self._batch_events)
         if (pieces or changed) and not rebuild:
-            for name, batch in self._out_of_step(state):
+            for name, batch in self._out_of_step(said):
                 raise StoreCorrupt(
                     f"the table {name} of the lake {self.ledger.place} has batch {batch} as its last, and the lake's"
-                    f" record {state.batch}: rebuild it"
+                    f" record {said.batch}: rebuild it"
                 )
         for piece in pieces or ([()] if changed or rebuild else []):
             self._under_way = sum(segment.events for segment in piece)
@@ -294,6 +316,19 @@ class Job:
         result.rejected = [(f"node={s.node}/{s.name}", s.reason) for s in state.rejected]
         result.findings = state.findings()
         return result
+
+    def _missing(self, journal: Journal, listing: Listing) -> tuple[int, int]:
+        """What ``missing`` says."""
+        taken = self._taken_before()
+        return check.lacking(journal, listing.files, taken), len(taken or ())
+
+    def _taken_before(self) -> list[Segment] | None:
+        """The segments that the table tells of, whatever the record says; None where nobody can tell."""
+        try:
+            return self.tables.segments() if self.ledger.has("segments") or self.ledger.has("events") else []
+        # Whatever is wrong with that table: a rebuild makes it anew, and must not fail because of it.
+        except Exception:
+            return None
 
     def _examine(self, journal: Journal, files: Sequence[File]) -> list[Segment]:
         """Look at every new file; pyarrow reads without Python's lock, so threads help."""
@@ -704,6 +739,14 @@ class Job:
             raise InvalidInput(f"a run of the lake {self.ledger.place} was interrupted: run it before you {doing}")
 
 
+def _still_holding(
+    journal: Journal, taken: Sequence[Segment], mailbox: str
+) -> tuple[int, list[dict[str, Any]], list[str]]:
+    """How many segments are not there any more, which of the others hold rows of a mailbox, and which are unread."""
+    files = journal.listing().files
+    return check.lacking(journal, files, taken), *check.held_by_segments(journal, files, mailbox)
+
+
 def _size(plan: Plan) -> int:
     """How many events a batch works off."""
     if plan.mode != RECOMPUTE:
@@ -714,6 +757,16 @@ def _size(plan: Plan) -> int:
         for segment in plan.after.segments
         if not plan.nodes or line.place(segment.node).node in plan.nodes
     )
+
+
+def _other_since(plan: Plan, listing: Listing) -> str | None:
+    """Which segment of a batch is not what it was when that was planned, and how; None if all are."""
+    there = {(file.node, file.name): file.size_bytes for file in listing.files}
+    for segment in plan.new:
+        size_bytes = there.get((segment.node, segment.name))
+        if size_bytes != segment.size_bytes:
+            return f"node={segment.node}/{segment.name} is {'gone' if size_bytes is None else 'another one'}"
+    return None
 
 
 def _anew(plan: Plan) -> bool:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import BadFile, InvalidInput, MissingExtra
 from . import where, withdrawn
-from .schema import IDENTITY
+from .schema import IDENTITY, TABLES
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -216,6 +216,58 @@ class Lake:
         added = ", ".join(f"sum({where.name(column)}) AS {where.name(column)}" for column in of)
         sql = f"SELECT {names}, {added} FROM t" + _where(conditions)
         return list(self._query(name, f"{sql} GROUP BY {names} ORDER BY {names}"))
+
+    def top(
+        self,
+        name: str,
+        by: Sequence[str],
+        of: Sequence[str],
+        order: Sequence[str],
+        selection: Selection = Selection(),  # noqa: B008
+        *,
+        most: Sequence[str] = (),
+    ) -> list[Row]:
+        """Columns added up by some others, the first groups in an order of the sums, and those that are equal by name.
+
+        ``most`` adds, under the name of its first column, the most that a row of the group has of it. Where a row has
+        nothing there, or 0, the next column of ``most`` counts for it. It is 0 at least.
+        """
+        ordered = ", ".join(map(_ordered, (*order, *by)))
+        sql = f"SELECT * FROM ({self._grouped(name, by, of, selection, most)}) ORDER BY {ordered}"
+        return list(self._query(name, sql + ("" if selection.limit is None else f" LIMIT {selection.limit:d}")))
+
+    def tenths(
+        self,
+        name: str,
+        by: Sequence[str],
+        part: str,
+        whole: str,
+        selection: Selection = Selection(),  # noqa: B008
+    ) -> dict[int, int]:
+        """How many groups there are of each number of tenths, rounded down, that ``part`` makes of ``whole``.
+
+        Both are added up by group first. Of nothing everything is 0 tenths.
+        """
+        tenth = f"coalesce(10 * {where.name(part)} / nullif({where.name(whole)}, 0), 0)"
+        shares = f"SELECT {tenth} AS tenth FROM ({self._grouped(name, by, (part, whole), selection)})"
+        found = self._query(name, f"SELECT tenth, count(*) AS n FROM ({shares}) GROUP BY tenth ORDER BY tenth")
+        return {int(row["tenth"]): int(row["n"]) for row in found}
+
+    def _grouped(
+        self, name: str, by: Sequence[str], of: Sequence[str], selection: Selection, most: Sequence[str] = ()
+    ) -> str:
+        """A query for columns added up by some others, and for the most of one; never null."""
+        types = self.columns(name)
+        for column in by:
+            _known(name, column, types)
+        asked = [f"coalesce(sum({_amount(name, column, types)}), 0) AS {where.name(column)}" for column in of]
+        if most:
+            there = ", ".join(f"nullif({_amount(name, column, types)}, 0)" for column in most)
+            value = f"coalesce({there}, 0)"
+            asked.append(f"max(CASE WHEN {value} > 0 THEN {value} ELSE 0 END) AS {where.name(most[0])}")
+        names = ", ".join(where.name(column) for column in by)
+        conditions = _conditions(name, VIEWS[name], selection, types)
+        return f"SELECT {names}, {', '.join(asked)} FROM t{_where(conditions)} GROUP BY {names}"
 
     def message(self, id: str, equal: Mapping[str, str] | None = None) -> list[Row]:
         """Every message with this id, in order: its row with its attempts, anomalies and events.
@@ -432,6 +484,14 @@ def _where(conditions: Sequence[str]) -> str:
 def _known(name: str, column: str, types: Mapping[str, str]) -> None:
     if column not in types:
         raise InvalidInput(f"the table {name} has no column {column[:60]}; it has {', '.join(types)}")
+
+
+def _amount(name: str, column: str, types: Mapping[str, str]) -> str:
+    """A column to reckon with, in SQL. A lake may lack columns that came later; it has 0 of them."""
+    if column in TABLES[name].names and column not in types:
+        return "0"
+    _known(name, column, types)
+    return where.name(column)
 
 
 def _identity(finding: Row) -> tuple[Any, ...]:

@@ -104,9 +104,9 @@ class Ledger:
         return f"{self._root}/{name}"
 
     def has(self, name: str) -> bool:
-        """Whether a table is there."""
-        fs = bronze.arrow_fs()
-        return bool(self.system.get_file_info(f"{self.folder(name)}/_delta_log").type == fs.FileType.Directory)
+        """Whether a table is there: Delta makes the folder of its log long before the first entry."""
+        selector = bronze.arrow_fs().FileSelector(f"{self.folder(name)}/_delta_log", allow_not_found=True)
+        return any(each.extension in ("json", "parquet") for each in self.system.get_file_info(selector))
 
     def state(self, *, rebuilding: bool = False) -> State:
         """What is committed; an empty one in a new lake. Of an older version only what a rebuild needs, for one."""

@@ -21,8 +21,10 @@ from .schema import ANOMALIES, TABLES, WAITS
 
 BARS_MAX = 96
 ROWS_MAX = 100
+MAILBOXES_MAX = 20
 _COLOURS = {"delivered": 0, "open": 1, "uncertain": 2, "cancelled": 3, "expired": 4, "dead": 5}
 _STEPS_H = (1, 3, 6, 12, 24, 72, 168, 720)
+_BOX = ("node", "desk", "mailbox")
 
 
 def page(
@@ -202,61 +204,81 @@ class _Report:
         return _section("What they waited for", drawn + table)
 
     def _depth(self) -> str:
-        rows = self._rows("depth")
-        if not rows:
+        if "depth" not in self._have:
             return ""
-        desks = [row for row in rows if not row["mailbox"]]
+        desks = self._depth_of_desks()
+        fullest = self._lake.top(
+            "depth",
+            _BOX,
+            ("at_cap", "refused"),
+            ("-depth_max",),
+            replace(self._chosen, where="mailbox != ''", limit=MAILBOXES_MAX),
+            most=("depth_max", "depth_end"),
+        )
+        if not desks and not fullest:
+            return ""
         drawn = ""
         if desks:
-            places, group = windows([row["window"] for row in desks])
+            places, group = windows([window for window, _, _ in desks])
             by: dict[tuple[str, str], int] = defaultdict(int)
-            for row in desks:
-                key = (row["desk"], group(row["window"]))
-                by[key] = max(by[key], row["depth_max"] or row["depth_end"] or 0)
+            for window, desk, most in desks:
+                key = (desk, group(window))
+                by[key] = max(by[key], most)
             series = [
                 Series(desk, [by.get((desk, place)) for place in places], i % plot.COLOURS)
-                for i, desk in enumerate(sorted({row["desk"] for row in desks})[: plot.COLOURS])
+                for i, desk in enumerate(sorted({desk for _, desk, _ in desks})[: plot.COLOURS])
             ]
             drawn = plot.lines("Unfinished messages at most", places, series, plot.number)
-        fullest: dict[tuple[str, ...], list[int]] = {}
-        for row in rows:
-            if row["mailbox"]:
-                found = fullest.setdefault((row["node"], row["desk"], row["mailbox"]), [0, 0, 0])
-                found[0] = max(found[0], row["depth_max"] or row["depth_end"] or 0)
-                found[1] += row["at_cap"] or 0
-                found[2] += row["refused"] or 0
         table = _table(
-            ("node", "desk", "mailbox", "deepest", "time at its cap", "refused as full"),
-            [
-                (*key, deepest, span(at_cap), refused)
-                for key, (deepest, at_cap, refused) in sorted(fullest.items(), key=lambda pair: (-pair[1][0], pair[0]))
-            ][:20],
+            (*_BOX, "deepest", "time at its cap", "refused as full"),
+            [(*(row[name] for name in _BOX), row["depth_max"], span(row["at_cap"]), row["refused"]) for row in fullest],
         )
         return _section("Depth", drawn + _folded("The fullest mailboxes", table))
 
+    def _depth_of_desks(self) -> list[tuple[str, str, int]]:
+        """Of each hour, node and desk: the hour, the desk, and how deep it was at most.
+
+        Only rows of whole desks are read: there are up to 200 times as many of mailboxes.
+        """
+        types = self._lake.columns("depth")
+        columns = tuple(name for name in ("window", "desk", "depth_max", "depth_end") if name in types)
+        equal = {**self._chosen.equal, "mailbox": ""}
+        return [
+            (row["window"], row["desk"], row.get("depth_max") or row.get("depth_end") or 0)
+            for row in self._lake.rows("depth", replace(self._chosen, equal=equal, columns=columns))
+        ]
+
     def _availability(self) -> str:
-        rows = self._rows("availability")
-        if not rows:
+        if "availability" not in self._have:
+            return ""
+        tenths = self._lake.tenths("availability", _BOX, "online", "covered", self._chosen)
+        if not tenths:
             return ""
         bins = [0] * 10
-        mailboxes: dict[tuple[str, ...], list[int]] = {}
-        for row in rows:
-            found = mailboxes.setdefault((row["node"], row["desk"], row["mailbox"]), [0, 0, 0, 0])
-            for i, name in enumerate(("covered", "online", "connections", "half_open")):
-                found[i] += row[name] or 0
-        for covered, online, _, _ in mailboxes.values():
-            bins[min(int(10 * online / covered), 9) if covered else 0] += 1
+        for tenth, mailboxes in tenths.items():
+            bins[min(tenth, 9)] += mailboxes
         drawn = plot.stacked_bars(
             "Mailboxes by the share of time that somebody was connected",
             [f"{10 * i}–{10 * (i + 1)} %" for i in range(10)],
             [Series("mailboxes", bins, 0)],
         )
-        worst = sorted(mailboxes.items(), key=lambda pair: (-pair[1][3], -pair[1][2], pair[0]))[:20]
+        worst = self._lake.top(
+            "availability",
+            _BOX,
+            ("covered", "online", "connections", "half_open"),
+            ("-half_open", "-connections"),
+            replace(self._chosen, limit=MAILBOXES_MAX),
+        )
         table = _table(
-            ("node", "desk", "mailbox", "online", "connections", "ended without a goodbye"),
+            (*_BOX, "online", "connections", "ended without a goodbye"),
             [
-                (*key, f"{online / covered:.1%}" if covered else "–", connections, half_open)
-                for key, (covered, online, connections, half_open) in worst
+                (
+                    *(row[name] for name in _BOX),
+                    f"{row['online'] / row['covered']:.1%}" if row["covered"] else "–",
+                    row["connections"],
+                    row["half_open"],
+                )
+                for row in worst
             ],
         )
         return _section("Availability", drawn + _folded("The least steady", table))

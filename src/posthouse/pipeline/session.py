@@ -1,8 +1,8 @@
 """Spark sessions for the books: local by default, a cluster by ``--master``, Spark Connect by ``--remote``.
 
 In: settings. Out: a session with Delta, in UTC, with defaults for the machine that it runs on. A setting that the
-caller gives wins over ours, and is refused where the tables would be wrong by it. It never reads or writes a table.
-What fails while it starts comes out as one of our errors.
+caller gives wins over ours, is added to it where that is a list that Delta needs, and is refused where the tables would
+be wrong by it. It never reads or writes a table. What fails while it starts comes out as one of our errors.
 """
 
 from __future__ import annotations
@@ -76,6 +76,8 @@ NEEDED = {
     "spark.databricks.delta.replaceWhere.constraintCheck.enabled": "false",
 }
 """What the tables need; a job sets these in any session."""
+LISTS = ("spark.jars", "spark.sql.extensions")
+"""Comma-separated lists by which Delta is there: what the caller gives is added to them."""
 
 
 class Settings(NamedTuple):
@@ -123,6 +125,7 @@ def defaults(settings: Settings) -> dict[str, str]:
     if master.startswith("local"):
         found["spark.driver.memory"] = f"{settings.memory_mb or memory_mb()}m"
         found["spark.driver.extraJavaOptions"] = " ".join(JAVA)
+        # On a cluster executors come to the driver from elsewhere, so there Spark or the caller says where it is.
         found["spark.driver.host"] = found["spark.driver.bindAddress"] = "127.0.0.1"
     elif settings.memory_mb:
         found["spark.driver.memory"] = f"{settings.memory_mb}m"
@@ -136,6 +139,22 @@ def delta_conf() -> dict[str, str]:
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         **NEEDED,
     }
+
+
+def merged(settings: Settings) -> dict[str, str]:
+    """All settings of a session: ours, and the caller's over them or, in a list that Delta needs, behind them."""
+    if settings.remote:
+        # Jars and extensions are those of the server, and ours lie on this machine.
+        return {**PLANS, **NEEDED, **settings.conf}
+    ours = defaults(settings)
+    lists = {name: _joined(ours[name], settings.conf[name]) for name in LISTS if name in settings.conf}
+    return {**ours, **settings.conf, **lists}
+
+
+def _joined(*lists: str) -> str:
+    """Comma-separated lists as one, in their order; what is in it twice counts where it comes first."""
+    found = (part.strip() for each in lists for part in each.split(","))
+    return ",".join(dict.fromkeys(part for part in found if part))
 
 
 def memory_mb() -> int:
@@ -166,7 +185,7 @@ def _launch(settings: Settings, spark_home: str) -> SparkSession:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    found = {**defaults(settings), **settings.conf}
+    found = merged(settings)
     home = java.find(settings.environment, java.folder())
     if _has_no_java():
         # pyspark would go on with the Java of an earlier session, which has ended.
@@ -221,7 +240,7 @@ def _connect(settings: Settings) -> SparkSession:
 
     try:
         builder = SparkSession.builder.remote(settings.remote or "")
-        for name, value in {**PLANS, **NEEDED, **settings.conf}.items():
+        for name, value in merged(settings).items():
             builder = builder.config(name, value)
         spark = builder.getOrCreate()
         # Nothing is asked of the server before this.

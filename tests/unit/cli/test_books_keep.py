@@ -39,6 +39,38 @@ for answer, line in zip(sys.argv[2:], sys.stdin):
         print(answer, flush=True)
 sys.stdin.read()
 """
+# Starts the program that is its second argument, as Spark starts Java, and ends as soon as its input does.
+LEAVING = """
+import json, os, subprocess, sys
+settings = json.loads(sys.stdin.readline())
+program = [sys.executable, "-c", sys.argv[2], settings["lake"], str(os.getpid())]
+behind = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+behind.stdout.readline()
+with open(sys.argv[1], "a") as log:
+    log.write(json.dumps({"pid": os.getpid()}) + "\\n")
+sys.stdin.read()
+os._exit(0)
+"""
+# Once its input has ended, and whoever waits for the first process alone has heard of that one's end, it makes a file.
+TIDY = """
+import os, sys, time
+print(flush=True)
+sys.stdin.read()
+while True:
+    try:
+        os.kill(int(sys.argv[2]), 0)
+    except ProcessLookupError:
+        break
+    time.sleep(0.01)
+open(sys.argv[1], "w").close()
+"""
+# Holds a pipe and never ends by itself.
+STUCK = """
+import signal, sys
+held = open(sys.argv[1], "w")
+print(flush=True)
+signal.pause()
+"""
 
 
 class Ear(logging.Handler):
@@ -74,7 +106,7 @@ class Ear(logging.Handler):
 class Stage:
     """A folder with a journal, and a keeper whose process answers as it is told."""
 
-    def __init__(self, folder: Path, *answers: object) -> None:
+    def __init__(self, folder: Path, *answers: object, child: str = CHILD) -> None:
         self.folder = folder
         told = folder / "told"
         os.mkfifo(told)
@@ -87,7 +119,7 @@ class Stage:
         }
         config = load({}, folder, flags)
         words = [answer if isinstance(answer, str) else json.dumps(answer) for answer in answers]
-        self.keeper = Keeper(config, os.environ, [sys.executable, "-c", CHILD, str(told), *words])
+        self.keeper = Keeper(config, os.environ, [sys.executable, "-c", child, str(told), *words])
         self.stop = asyncio.Event()
         self.ear = Ear()
 
@@ -163,6 +195,96 @@ def test_one_process_does_turn_after_turn_and_ends_with_the_keeper(tmp_path: Pat
             await stage.ear.wait_for("took in 8 events of 1 segments")
             await stage.ear.wait_for("found journal_gap of node a: the offsets 3 to 4 are missing")
         assert not is_running(start["pid"])
+
+    asyncio.run(scene())
+
+
+def test_who_ends_behind_the_process_is_given_the_time_to_put_away_its_files(tmp_path: Path) -> None:
+    async def scene() -> None:
+        stage = Stage(tmp_path, TIDY, child=LEAVING)
+        stage.segment(1)
+        async with stage.kept():
+            await stage.start()
+            assert not (tmp_path / "lake").exists()
+        assert (tmp_path / "lake").exists()
+
+    asyncio.run(scene())
+
+
+def test_who_does_not_end_behind_the_process_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(books_keep, "STOP_S", 0.2)
+    held = tmp_path / "lake"
+    os.mkfifo(held)
+
+    async def scene() -> None:
+        stage = Stage(tmp_path, STUCK, child=LEAVING)
+        stage.segment(1)
+        # It ends when nobody holds the other side any more.
+        reading = asyncio.create_task(asyncio.to_thread(held.read_text))
+        async with stage.kept():
+            await stage.start()
+            assert not reading.done()
+        assert await asyncio.wait_for(reading, DEADLINE_S) == ""
+
+    asyncio.run(scene())
+
+
+def test_those_left_behind_are_let_go_where_their_parent_is_the_server() -> None:
+    """As in a container, whose first process inherits them."""
+    left = subprocess.Popen([sys.executable, "-c", ""], start_new_session=True)
+    asyncio.run(asyncio.wait_for(books_keep._emptied(left.pid), DEADLINE_S))
+    with pytest.raises(ProcessLookupError):
+        os.killpg(left.pid, 0)
+    left.wait()
+
+
+def test_turns_that_fail_are_counted_and_one_that_ends_well_is_dated(tmp_path: Path) -> None:
+    async def scene() -> None:
+        stage = Stage(tmp_path, {"error": "another run has the lake"}, {"error": "no room", "over": True})
+        begun = stage.keeper.standing()
+        assert begun["failed"] == 0
+        stage.segment(1)
+        async with stage.kept():
+            await stage.ear.wait_for("were not brought up to date: another run has the lake")
+            assert stage.keeper.standing()["failed"] == 1
+            await stage.ear.wait_for("were not brought up to date: no room")
+            failed = stage.keeper.standing()
+            assert (failed["failed"], failed["well_at"]) == (2, begun["well_at"])
+
+    asyncio.run(scene())
+
+
+def test_a_turn_that_takes_something_in_is_one_that_ended_well(tmp_path: Path) -> None:
+    async def scene() -> None:
+        stage = Stage(tmp_path, {"error": "another run has the lake"}, DONE)
+        begun = stage.keeper.standing()
+        stage.segment(1)
+        async with stage.kept():
+            await stage.ear.wait_for("took in 7 events")
+            found = stage.keeper.standing()
+        assert found["failed"] == 1
+        assert found["well_at"] >= found["last"]["at"] > begun["well_at"]
+
+    asyncio.run(scene())
+
+
+def test_a_turn_that_finds_nothing_new_is_one_that_ended_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene() -> None:
+        stage = Stage(tmp_path)
+        looks = asyncio.Semaphore(0)
+        loop = asyncio.get_running_loop()
+
+        def look(journal: Path) -> tuple[int, float] | None:
+            loop.call_soon_threadsafe(looks.release)
+            return newest(journal)
+
+        monkeypatch.setattr(books_keep, "newest", look)
+        begun = stage.keeper.standing()["well_at"]
+        async with stage.kept():
+            # The second one is begun when the first one has ended.
+            for _ in range(2):
+                await looks.acquire()
+            assert stage.keeper.standing()["well_at"] > begun
 
     asyncio.run(scene())
 
@@ -291,6 +413,19 @@ def test_missing_parts_are_named_in_one_line(monkeypatch: pytest.MonkeyPatch, tm
     assert missing({"PATH": str(tmp_path), "JAVA_HOME": "/java"}) is None
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert missing({}) == "the books need pyspark: pip install posthouse[pipeline]"
+
+
+def test_a_client_of_spark_connect_needs_neither_java_nor_jars(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from posthouse.pipeline import jars, java
+
+    environment = {"PATH": str(tmp_path)}
+    monkeypatch.setattr(jars, "folder", lambda: tmp_path)
+    monkeypatch.setattr(java, "homes", lambda folder, environment: iter(()))
+    assert missing(environment, "sc://spark:15002") is None
+    for master in (None, "local[2]", "spark://spark:7077"):
+        assert "jars" in (missing(environment, master) or "")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert missing(environment, "sc://spark:15002") == "the books need pyspark: pip install posthouse[pipeline]"
 
 
 def test_the_process_stands_back_and_ends_with_its_input() -> None:

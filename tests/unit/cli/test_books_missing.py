@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
+import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.unit.cli.house import House
 from tests.unit.pipeline.lakes import small
 
+from posthouse.control.client import Client
+from posthouse.control.operation import Refused
 from posthouse.pipeline import generate
 
 # The command line without a part of what is installed here.
@@ -66,22 +72,56 @@ def test_the_books_are_read_without_spark(house: House) -> None:
     assert json.loads(done.stdout)["rows"]
 
 
-def test_a_server_says_it_once_and_serves(house: House) -> None:
-    words = ["up", "--json", "--metrics-port", "0", "--set", "relay.port=0", "--set", "console.port=0", "--set"]
-    words.append("books.enabled=true")
+@contextlib.contextmanager
+def serving(house: House, lacking: str, *settings: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+    """A server that is to keep the books and lacks a part, with what it said of itself."""
+    words = ["up", "--json", "--metrics-port", "0"]
+    for setting in ("relay.port=0", "console.port=0", "log.format=text", "books.enabled=true", *settings):
+        words += ["--set", setting]
     process = subprocess.Popen(
-        [sys.executable, "-c", WITHOUT, "java", *words, "--set", "log.format=text"],
+        [sys.executable, "-c", WITHOUT, lacking, *words],
         cwd=house.folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
-    assert process.stdout is not None
-    summary = json.loads("".join(iter(process.stdout.readline, "}\n")) + "}")
-    process.terminate()
-    _, said = process.communicate(timeout=30)
+    try:
+        yield process, house._summary(process)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_server_says_it_once_and_serves(house: House) -> None:
+    with serving(house, "java") as (process, summary):
+        process.terminate()
+        _, said = process.communicate(timeout=30)
     assert process.returncode == 0
     assert summary["relay"]
     assert summary["books"] is None
     (line,) = [line for line in said.splitlines() if "not kept" in line]
     assert "the books are not kept: the books need Java" in line
+
+
+def test_whoever_asks_a_server_that_cannot_keep_the_books_is_told_why(house: House) -> None:
+    with serving(house, "java") as (_, summary):
+        client = Client.connect(Path(summary["control"]))
+        assert client is not None
+        with contextlib.closing(client):
+            status = client.call("books.status", {}, lambda done, total, doing: None)
+            answer = client.call("books.run", {}, lambda done, total, doing: None)
+        with urllib.request.urlopen(summary["metrics"], timeout=30) as page:
+            told = page.read().decode()
+    assert isinstance(status, dict)
+    assert not status["kept"]
+    assert status["lacking"].startswith(SAID["java"])
+    assert isinstance(answer, Refused)
+    assert answer.message == f"this server does not keep the books: {status['lacking']}"
+    # Nor do they look quiet to whoever scrapes it: no turn ended well since it started.
+    assert "\nposthouse_books_last_success_timestamp_seconds " in told
+    assert "\nposthouse_books_interval_seconds 300.0\n" in told
+
+
+def test_a_server_that_has_spark_connect_compute_the_books_needs_no_java(house: House) -> None:
+    with serving(house, "java", "books.master=sc://127.0.0.1:1", "books.every_s=0") as (_, summary):
+        assert summary["books"] == str(house.folder / ".posthouse/lake")

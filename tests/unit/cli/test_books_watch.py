@@ -20,6 +20,7 @@ from posthouse.pipeline.ledger import Ledger
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_lake_in_use_is_waited_for_and_a_signal_ends_the_watch(house: House, number: signal.Signals) -> None:
+    (house.folder / ".posthouse" / "journal").mkdir(parents=True)
     with Ledger(str(house.folder / ".posthouse" / "lake")).alone("run"):
         process = house.spawn("books", "watch", "--every", "3600")
         assert process.stderr is not None
@@ -67,6 +68,16 @@ def test_after_spark_failed_it_is_started_anew_and_not_where_the_lake_was_in_use
     assert opened == [["StoreUnavailable"], ["StoreFull"], ["StoreHeld", "Result", "KeyboardInterrupt"]]
     said = [f"posthouse: {why}; trying again in 5 s" for why in ("Java ended", "no room", "in use")]
     assert done.stderr.splitlines() == said
+
+
+def test_with_json_what_puts_a_turn_off_is_json_too(house: House, turns: tuple[list[Turn], list[list[str]]]) -> None:
+    turns[0].extend([StoreHeld("in use"), StoreUnavailable("Java\nended")])
+    done = house.run("books", "watch", "--json", "--every", "5")
+    assert done.stdout == ""
+    assert [json.loads(line) for line in done.stderr.splitlines()] == [
+        {"error": {"code": "store_held", "message": "in use", "again_s": 5.0}},
+        {"error": {"code": "store_unavailable", "message": "Java\nended", "again_s": 5.0}},
+    ]
 
 
 def test_what_is_wrong_with_files_is_told_when_it_is_first_met(

@@ -9,7 +9,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-FUNCTIONS = {"rate", "increase", "histogram_quantile", "min_over_time", "max_over_time", "vector", "label_values"}
+FUNCTIONS = {
+    "rate", "increase", "histogram_quantile", "min_over_time", "max_over_time", "vector", "label_values", "time",
+    "clamp_min",
+}  # fmt: skip
 AGGREGATIONS = {"sum", "min", "max", "avg", "count", "topk"}
 KEYWORDS = {"or", "and", "unless", "bool"}
 TOKEN = re.compile(

@@ -132,6 +132,17 @@ def test_what_an_operator_must_see_is_on_the_dashboard() -> None:
         assert name in shown
 
 
+def test_books_of_which_no_turn_ended_well_for_an_hour_are_an_alert() -> None:
+    (rule,) = [rule for rule in ALL_RULES if rule["alert"] == "PosthouseBooksNotKept"]
+    text = " ".join(rule["expr"].split())
+    assert text.startswith("time() - posthouse_books_last_success_timestamp_seconds > clamp_min(")
+    assert ", 3600)" in text
+    # What is brought up to date only when somebody asks is never late.
+    assert text.endswith("and posthouse_books_interval_seconds > 0")
+    asked = {name for name, _ in parse(rule["expr"]).selectors}
+    assert asked == {"posthouse_books_last_success_timestamp_seconds", "posthouse_books_interval_seconds"}
+
+
 def test_rules_are_whole_and_unique() -> None:
     assert set(RULES) == {"groups"}
     names = [rule["alert"] for rule in ALL_RULES]

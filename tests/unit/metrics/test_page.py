@@ -40,7 +40,7 @@ def house(tmp_path: Path) -> House:
 
 def test_a_whole_servers_page_is_valid_and_all_of_it_is_in_the_tables(house: House) -> None:
     words = ["peer.enabled=true", "peer.listen=/ip4/127.0.0.1/tcp/0", "gateway.handler=echo", "gateway.api_port=0"]
-    words.append("traces.endpoint=http://127.0.0.1:1/v1/traces")
+    words += ["traces.endpoint=http://127.0.0.1:1/v1/traces", "books.enabled=true", "books.every_s=0"]
     house.post("m1", "m2", kind="talk")
     house.kill("m1")
     with house.up(*(word for text in words for word in ("--set", text))) as (_, summary):

@@ -12,10 +12,13 @@ import pyarrow as pa
 from deltalake import write_deltalake
 from deltalake.transaction import CommitProperties, Transaction
 
+from posthouse.pipeline.bronze import REJECTED, Journal, Segment, examine
+from posthouse.pipeline.ledger import Ledger, State
 from posthouse.pipeline.schema import APP_ID, FILE_ANOMALIES, TABLES, WAITS
 from posthouse.pipeline.tables import FILES
 
 START = datetime.datetime(2026, 3, 1, tzinfo=datetime.UTC)
+EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _TYPES = {
     "string": pa.string(),
     "bigint": pa.int64(),
@@ -155,6 +158,21 @@ def window(hour: int, **values: Any) -> dict[str, Any]:
     row: dict[str, Any] = dict.fromkeys((*counts, "refused", "duplicate", "remainder"), 0)
     row |= {"window": at(60 * hour), "desk": "inbound", "kind": "invoice", "remainder_ids": [], "revision": 1}
     return row | values
+
+
+def recorded(lake: Path, journal: Journal) -> list[Segment]:
+    """The record of a lake that took in a journal, and its table of segments; the other tables are not there."""
+    looked = [examine(journal, file) for file in journal.listing().files]
+    taken = [segment for segment in looked if segment.state != REJECTED]
+    rows = []
+    for segment in taken:
+        first, last = (EPOCH + datetime.timedelta(microseconds=us or 0) for us in (segment.first_at, segment.last_at))
+        row = segment._asdict() | {"events": segment.events, "first_at": first, "last_at": last, "batch": 1}
+        row |= {"ranges": [offset for pair in segment.ranges for offset in pair], "faults": list(segment.faults)}
+        rows.append(row)
+    write(lake, "segments", rows, batch=1)
+    Ledger(str(lake)).commit(State(batch=1, gold=1, segments=tuple(taken)))
+    return taken
 
 
 def small(folder: Path) -> Path:

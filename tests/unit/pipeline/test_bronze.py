@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -20,11 +21,12 @@ from posthouse.errors import InvalidInput, SchemaMismatch, StoreCorrupt, StoreHe
 from posthouse.journal import schema as contract
 from posthouse.journal import segment as segments
 from posthouse.mailbox import event as ev
-from posthouse.pipeline import bronze, record
+from posthouse.pipeline import bronze, cutting, record
 from posthouse.pipeline import offsets as ranges_of
 from posthouse.pipeline.bronze import Journal, Segment
 from posthouse.pipeline.finding import Finding, findings
 from posthouse.pipeline.ledger import APPEND, Ledger, Plan, State
+from posthouse.pipeline.lineage import Lineage
 
 NODE = "relay-1"
 SECOND = 1_000_000
@@ -295,6 +297,20 @@ def test_a_clock_that_keeps_going_back_is_counted(tmp_path: Path, monkeypatch: p
     assert found[-1].detail.endswith("the clock goes back 6 more times")
 
 
+def test_what_follows_a_clock_that_kept_going_back_comes_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bronze, "BACKS_MAX", 1)
+    write(tmp_path, 1, 9, rows=[row(offset, at=BEGIN + offset % 3) for offset in range(1, 10)])
+    write(tmp_path, 10, 12)
+    write(tmp_path, 13, 14, rows=[row(offset, at=BEGIN) for offset in (13, 14)])
+    first, second, third = look(tmp_path)
+    assert (first.lowest, first.highest) == (BEGIN, BEGIN + 2)
+    assert Segment.from_plain(orjson.loads(orjson.dumps(first.plain()))) == first
+    assert not cutting.is_late((second,), (first,), Lineage())
+    assert cutting.is_late((third,), (first, second), Lineage())
+
+
 def test_a_clock_far_off_is_taken_in_and_named(tmp_path: Path) -> None:
     write(tmp_path, 1, 3, rows=[row(1), row(2, at=7 * SECOND), row(3, at=BEGIN + 200 * YEAR)])
     (found,) = look(tmp_path)
@@ -342,9 +358,40 @@ def test_half_written_files_are_not_there_and_foreign_ones_are_named(tmp_path: P
     (home / "other.parquet").write_bytes(b"PAR1")
     (tmp_path / "readme.txt").write_text("x")
     (tmp_path / "_late").mkdir()
+    (home / "more").mkdir()
     listing = Journal(str(tmp_path)).listing()
     assert [file.name for file in listing.files] == [contract.file_name(1, 5)]
-    assert listing.foreign == [f"node={NODE}/other.parquet", "readme.txt"]
+    assert listing.foreign == [f"node={NODE}/more", f"node={NODE}/other.parquet", "readme.txt"]
+
+
+def test_an_entry_of_others_that_cannot_be_read_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, 1, 5)
+    (tmp_path / "lost+found").mkdir()
+    for folder in (tmp_path, tmp_path / f"node={NODE}"):
+        os.close(os.open(os.fsencode(folder) + b"/caf\xe9.parquet", os.O_CREAT))
+    journal = Journal(str(tmp_path))
+    system = journal.system
+
+    class Guarded:
+        """Lets nobody look into a folder that is somebody else's."""
+
+        def get_file_info(self, asked: Any) -> Any:
+            if getattr(asked, "base_dir", "").endswith("lost+found") or getattr(asked, "recursive", False):
+                raise PermissionError(13, "Permission denied")
+            return system.get_file_info(asked)
+
+    monkeypatch.setattr(journal, "system", Guarded())
+    listing = journal.listing()
+    assert [file.name for file in listing.files] == [contract.file_name(1, 5)]
+    assert listing.foreign == ["caf\\xe9.parquet", "lost+found", f"node={NODE}/caf\\xe9.parquet"]
+
+
+def test_a_segment_that_grew_since_it_was_listed_is_what_it_is_now(tmp_path: Path) -> None:
+    write(tmp_path, 1, 5)
+    journal = Journal(str(tmp_path))
+    (file,) = journal.listing().files
+    found = bronze.examine(journal, file._replace(size_bytes=file.size_bytes - 1))
+    assert (found.state, found.size_bytes) == ("taken", file.size_bytes)
 
 
 def test_spark_is_told_a_path_that_holds_wherever_it_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from tests.unit.pipeline import lakes
 
 from posthouse.errors import InvalidInput, StoreCorrupt
 from posthouse.pipeline import bronze, check
@@ -17,6 +20,7 @@ from posthouse.pipeline.generate import generate
 from posthouse.pipeline.job import Job
 from posthouse.pipeline.ledger import Ledger, Plan, State
 from posthouse.pipeline.lineage import ALONE
+from posthouse.pipeline.tables import Tables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -115,7 +119,7 @@ def test_of_a_segment_whose_mailboxes_are_no_texts_nobody_can_tell(journal: Jour
     rows = pq.read_table(first)
     place = rows.schema.get_field_index("mailbox")
     pq.write_table(rows.set_column(place, "mailbox", pa.array(range(len(rows)), pa.int64())), first)
-    held, unread = check.held_by_segments(journal, mailbox)
+    held, unread = check.held_by_segments(journal, journal.listing().files, mailbox)
     assert unread == [f"node=node-1/{first.name}"]
     assert f"node=node-1/{second.name}" in {each["segment"] for each in held}
 
@@ -127,6 +131,84 @@ def test_nothing_is_forgotten_when_there_is_no_such_journal(tmp_path: Path) -> N
     assert Ledger(str(lake)).state().forgotten == ()
     assert Job(str(lake), never).forget("bob", None)["events_erased"] == 0
     assert Ledger(str(lake)).state().forgotten == ("bob",)
+
+
+ACTS: dict[str, Callable[[Job, str], object]] = {
+    "forget": lambda job, place: job.forget("bob", place),
+    "rebuild": lambda job, place: job.run(place, rebuild=True),
+    "missing": lambda job, place: job.missing(place),
+}
+
+
+@pytest.mark.parametrize("act", ACTS)
+def test_a_folder_without_any_segment_is_not_taken_for_the_journal(journal: Journal, tmp_path: Path, act: str) -> None:
+    """As where its disk is not mounted: nothing is erased, and no table is emptied."""
+    lake, empty = tmp_path / "lake", tmp_path / "empty"
+    empty.mkdir()
+    taken = lakes.recorded(lake, journal)
+    before = Ledger(str(lake)).state()
+    said = re.escape(f"there is no segment in {empty}, and the lake has taken in {len(taken)}: is that the journal")
+    with pytest.raises(InvalidInput, match=said):
+        ACTS[act](Job(str(lake), never), str(empty))
+    ledger = Ledger(str(lake))
+    assert (ledger.state(), ledger.plan()) == (before, None)
+
+
+def test_a_lake_that_does_not_tell_its_segments_is_not_emptied_either(journal: Journal, tmp_path: Path) -> None:
+    lake, empty = tmp_path / "lake", tmp_path / "empty"
+    empty.mkdir()
+    lakes.write(lake, "events", [lakes.event(1, "posted", "a", 0)])
+    job = Job(str(lake), never)
+    with pytest.raises(InvalidInput, match="the lake has taken in some: is that the journal"):
+        job.run(str(empty), rebuild=True)
+    # A rebuild is what such a lake needs.
+    assert job.missing(journal.place) == (0, 0)
+
+
+def test_segments_that_are_gone_are_counted(journal: Journal, tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    assert Job(str(lake), never).missing(journal.place) == (0, 0)
+    assert not lake.exists()
+    taken = lakes.recorded(lake, journal)
+    assert Job(str(lake), never).missing(journal.place) == (0, len(taken))
+    for path in paths(journal)[:2]:
+        path.unlink()
+    assert Job(str(lake), never).missing(journal.place) == (2, len(taken))
+
+
+def test_a_forget_counts_the_segments_that_are_gone_beside_those_that_hold_rows(
+    journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What it writes is not looked at here.
+    for owner, name in ((Job, "_carry_out"), (Job, "_derive"), (Tables, "vacuum")):
+        monkeypatch.setattr(owner, name, lambda *given: None)
+    lake = tmp_path / "lake"
+    taken = lakes.recorded(lake, journal)
+    first, second, *_ = paths(journal)
+    mailbox = next(name for name in pq.read_table(second).column("mailbox").to_pylist() if name)
+    first.unlink()
+    done = Job(str(lake), never).forget(mailbox, journal.place)
+    assert (done["taken"], done["missing"], done["unread"]) == (len(taken), 1, [])
+    assert f"node=node-1/{second.name}" in {each["segment"] for each in done["segments"]}
+
+
+def test_who_is_forgotten_is_told(tmp_path: Path) -> None:
+    ledger = Ledger(str(tmp_path / "lake"))
+    ledger.commit(State(forgotten=("bob",)))
+    ledger.begin(Plan(1, "append", (), State(batch=1, forgotten=("bob",))))
+    told = Job(str(tmp_path / "lake"), never).verify(None).untold
+    assert told == ["The mailbox bob is forgotten: the books leave out its rows, also those to come."]
+    (some,) = check.forgotten(State(forgotten=("ann", "bob")))
+    assert some.startswith("The mailboxes ann, bob are forgotten: ")
+    (many,) = check.forgotten(State(forgotten=tuple(f"box-{n}" for n in range(11))))
+    assert many.startswith("11 mailboxes are forgotten: ")
+    assert "box-" not in many
+
+
+def test_a_run_of_a_journal_that_is_not_there_makes_no_lake(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="is no folder with a journal"):
+        Job(str(tmp_path / "lake"), never).run(str(tmp_path / "typo"))
+    assert not (tmp_path / "lake").exists()
 
 
 def test_a_first_batch_that_was_not_committed_is_unfinished(tmp_path: Path) -> None:
@@ -141,6 +223,10 @@ def test_where_there_are_no_books_nothing_is_said_to_agree(tmp_path: Path) -> No
     with pytest.raises(InvalidInput, match="there are no books at"):
         Job(str(tmp_path / "lake"), never).verify(None)
     assert not (tmp_path / "lake").exists()
-    (tmp_path / "lake" / "events" / "_delta_log").mkdir(parents=True)
+    log = tmp_path / "lake" / "events" / "_delta_log"
+    log.mkdir(parents=True)
+    with pytest.raises(InvalidInput, match="there are no books at"):
+        Job(str(tmp_path / "lake"), never).verify(None)
+    (log / f"{0:020}.json").write_text("{}")
     with pytest.raises(StoreCorrupt, match="has tables and no record of them: rebuild it"):
         Job(str(tmp_path / "lake"), never).verify(None)

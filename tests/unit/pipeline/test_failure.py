@@ -67,12 +67,19 @@ def test_what_fails_in_spark_is_a_store_error_and_a_mistake_of_ours_is_not() -> 
         (errors.PySparkRuntimeError("odd"), StoreUnavailable, "Spark could not do it: odd"),
         (DeltaError("No space left on device (os error 28)"), StoreFull, "(os error 28)"),
         (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/lake/x"), StoreFull, "No space left on device: /lake/x"),
+        # As deltalake and pyarrow tell what they meet in a file system.
+        (
+            OSError("\x1b[31mGeneric error\x1b[0m\n  ↳ No space left on device (os error 28)"),
+            StoreFull,
+            "is full: No space left on device (os error 28)",
+        ),
+        (OSError("When listing:\n AWS Error NETWORK_CONNECTION"), StoreUnavailable, "listing: AWS Error NETWORK_"),
     ]
     for error, kind, line in wanted:
         with pytest.raises(kind) as caught, failure.told():
             raise error
         assert line in str(caught.value)
-        assert "\n" not in str(caught.value)
+        assert str(caught.value).isprintable()
     for ours in (TypeError("no"), errors.PySparkTypeError("no"), OSError(errno.EACCES, "no"), BrokenPipeError()):
         with pytest.raises(type(ours)) as same, failure.told():
             raise ours

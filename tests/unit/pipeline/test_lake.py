@@ -6,8 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
-from tests.unit.pipeline.lakes import at, event, finding, lease, message, small, window, write
+from deltalake import write_deltalake
+from tests.unit.pipeline.lakes import at, event, finding, lease, message, schema, small, window, write
 
 from posthouse.errors import BadFile, InvalidInput
 from posthouse.pipeline.lake import VIEWS, Lake, Selection
@@ -144,6 +146,64 @@ def test_counts_and_sums(lake: Lake) -> None:
     assert lake.count("messages", Selection(equal={"desk": "relay"})) == 1
     assert lake.totals("messages", ["outcome"])[0] == {"outcome": "delivered", "n": 2}
     assert lake.sums("messages", ["desk"], ["wait_idle"])[1] == {"desk": "relay", "wait_idle": 900}
+
+
+BOX = ("node", "desk", "mailbox")
+
+
+def test_the_first_groups_of_rows_in_an_order_of_their_sums(tmp_path: Path) -> None:
+    """Also what was never told, and 0, for which the next column counts; equal ones come by name."""
+    numbers = {"b": (4, 9, 1), "a": (0, 4, None), "c": (None, 3, 5), "d": (None, None, 2), "e": (-3, 2, 2)}
+    depth = [
+        {"window": at(60 * hour), "node": "n1", "desk": "inbound", "mailbox": name, "depth_max": most, "depth_end": end,
+         "refused": refused}
+        for name, (most, end, refused) in numbers.items() for hour in range(2)
+    ]  # fmt: skip
+    write(tmp_path, "depth", depth)
+    lake = Lake(str(tmp_path))
+
+    def found(order: list[str], **selection: object) -> list[tuple[str, int, int]]:
+        chosen = Selection(**selection)  # type: ignore[arg-type]
+        rows = lake.top("depth", BOX, ["refused"], order, chosen, most=("depth_max", "depth_end"))
+        return [(row["mailbox"], row["depth_max"], row["refused"]) for row in rows]
+
+    every = [("a", 4, 0), ("b", 4, 2), ("c", 3, 10), ("d", 0, 4), ("e", 0, 4)]
+    assert found(["-depth_max"]) == every
+    assert found(["-depth_max"], limit=2) == every[:2]
+    assert found(["-refused", "-depth_max"], where="mailbox != 'c'", limit=2) == [("d", 0, 4), ("e", 0, 4)]
+    assert found(["-depth_max"], since=micros(60), limit=1) == [("a", 4, 0)]
+    assert found(["-depth_max"], equal={"desk": "relay"}) == []
+
+
+def test_groups_of_rows_are_counted_by_the_share_of_their_sums(tmp_path: Path) -> None:
+    shares = {
+        "none": (0, 0), "never": (7, 0), "untold": (None, 4), "nearly": (1_000, 999), "third": (3, 1), "whole": (5, 5),
+    }  # fmt: skip
+    days = [
+        {"day": at(1_440 * day).date(), "node": "n1", "desk": "relay", "mailbox": name, "covered": covered,
+         "online": online}
+        for name, (covered, online) in shares.items() for day in range(2)
+    ]  # fmt: skip
+    write(tmp_path, "availability", days)
+    lake = Lake(str(tmp_path))
+    assert lake.tenths("availability", BOX, "online", "covered") == {0: 3, 3: 1, 9: 1, 10: 1}
+    one = Selection(until=micros(60), equal={"mailbox": "third"})
+    assert lake.tenths("availability", BOX, "online", "covered", one) == {3: 1}
+    assert lake.tenths("availability", BOX, "online", "covered", Selection(equal={"desk": "inbound"})) == {}
+
+
+def test_a_lake_that_is_older_than_a_column_has_nothing_of_it(tmp_path: Path) -> None:
+    later = ("depth_max", "at_cap")
+    wanted = schema("depth")
+    for name in later:
+        wanted = wanted.remove(wanted.get_field_index(name))
+    row = {"window": at(0), "node": "n1", "desk": "inbound", "mailbox": "billing", "depth_end": 2, "refused": 1}
+    write_deltalake(tmp_path / "depth", pa.Table.from_pylist([row], wanted))
+    lake = Lake(str(tmp_path))
+    (found,) = lake.top("depth", BOX, ("at_cap", "refused"), ["-depth_max"], most=("depth_max", "depth_end"))
+    assert (found["depth_max"], found["at_cap"], found["refused"]) == (2, 0, 1)
+    with pytest.raises(InvalidInput, match="has no column full"):
+        lake.top("depth", BOX, ["full"], [])
 
 
 def test_a_message_comes_with_its_life_and_with_late_evidence(lake: Lake) -> None:

@@ -33,6 +33,44 @@ def test_what_the_tables_need_is_nothing_that_a_caller_may_choose() -> None:
     assert found.items() >= {**session.NEEDED, **session.PLANS}.items()
 
 
+def test_what_the_caller_gives_is_added_to_the_lists_by_which_delta_is_there() -> None:
+    """Behind ours, each once; any other setting of the caller's takes the place of ours."""
+    here = session.Settings(master="local[1]", memory_mb=1_024)
+    ours = session.defaults(here)
+    jars = ours["spark.jars"].split(",")
+    assert len(jars) > 1
+    given = {
+        "spark.jars": f"/opt/hadoop-aws.jar, {jars[1]},,/opt/bundle.jar,/opt/hadoop-aws.jar",
+        "spark.sql.extensions": "com.example.Extension,io.delta.sql.DeltaSparkSessionExtension",
+        "spark.ui.enabled": "true",
+    }
+    assert session.merged(here._replace(conf=given)) == {
+        **ours,
+        "spark.jars": ",".join([*jars, "/opt/hadoop-aws.jar", "/opt/bundle.jar"]),
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension,com.example.Extension",
+        "spark.ui.enabled": "true",
+    }
+    assert session.merged(here._replace(conf={"spark.jars": ""})) == ours
+
+
+def test_a_connect_server_is_told_nothing_of_our_jars() -> None:
+    remote = session.Settings(remote="sc://127.0.0.1:1")
+    assert session.merged(remote) == {**session.PLANS, **session.NEEDED}
+    given = {"spark.jars": "/opt/hadoop-aws.jar", "spark.sql.adaptive.enabled": "true"}
+    found = session.merged(remote._replace(conf=given))
+    assert found == {**session.PLANS, **session.NEEDED, **given}
+
+
+@pytest.mark.parametrize("master", ["spark://spark:7077", "k8s://https://kubernetes.default.svc"])
+def test_a_driver_that_executors_come_to_from_elsewhere_does_not_listen_to_this_machine_alone(master: str) -> None:
+    found = session.merged(session.Settings(master=master, conf={"spark.driver.bindAddress": "0.0.0.0"}))
+    assert "spark.driver.host" not in found
+    assert found["spark.driver.bindAddress"] == "0.0.0.0"
+    assert not [value for value in found.values() if "127.0.0.1" in value or "localhost" in value]
+    here = session.merged(session.Settings(master="local[1]"))
+    assert here["spark.driver.host"] == here["spark.driver.bindAddress"] == "127.0.0.1"
+
+
 LOST = """\
 import os, signal
 from pyspark import SparkContext

@@ -34,7 +34,7 @@ async def books(ask: Ask) -> web.StreamResponse:
     found = await ask.answer("books.summary", since=since, desk=desk)
     if isinstance(found, Refused):
         return ask.render("books_none.html", status_is=status, why=found.message)
-    listed = await ask.call("books.findings", kind=kind, desk=desk, limit=FINDINGS)
+    listed = await ask.call("books.findings", kind=kind, desk=desk, since=since, limit=FINDINGS)
     return ask.render(
         "books.html",
         status_is=status,
