@@ -253,7 +253,8 @@ class Keeper:
             self._words.append(str(error))
             return None
         if self._listener is not None:
-            await self._listener
+            # Whoever stops asking does not stop listening.
+            await asyncio.shield(self._listener)
         return None
 
     async def _started(self) -> asyncio.subprocess.Process:
@@ -309,15 +310,19 @@ class Keeper:
 
 async def _emptied(group: int) -> None:
     """Wait until nobody is left in a group of processes whose leader has ended and was waited for."""
-    while True:
-        # The first process of a container inherits whoever lost his parent, and has to let him go.
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(-group, os.WNOHANG)
-        try:
-            os.killpg(group, 0)
-        except (ProcessLookupError, PermissionError):
-            return
+    while not _is_empty(group):
         await asyncio.sleep(STEP_S)
+
+
+def _is_empty(group: int) -> bool:
+    # The first process of a container inherits whoever lost his parent, and has to let him go.
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(-group, os.WNOHANG)
+    try:
+        os.killpg(group, 0)
+    except (ProcessLookupError, PermissionError):
+        return True
+    return False
 
 
 async def _set_within(event: asyncio.Event, seconds: float) -> bool:
