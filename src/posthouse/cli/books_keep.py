@@ -310,7 +310,9 @@ class Keeper:
 
 async def _emptied(group: int) -> None:
     """Wait until nobody is left in a group of processes whose leader has ended and was waited for."""
-    while not _is_empty(group):
+    while True:
+        if _is_empty(group):
+            return
         await asyncio.sleep(STEP_S)
 
 

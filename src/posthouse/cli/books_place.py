@@ -114,14 +114,18 @@ def progress(session: Session) -> Iterator[Report]:
         TimeElapsedColumn(), TimeRemainingColumn(),
     )  # fmt: skip
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None, rate="")
-        begun = {"": time.monotonic()}
+        task, begun = bar.add_task("", total=None, rate=""), time.monotonic()
+        under_way = ""
 
         def report(done: int, total: int | None, doing: str) -> None:
-            since = begun.setdefault(doing, time.monotonic())
-            took = time.monotonic() - since
+            nonlocal task, begun, under_way
+            if doing != under_way:
+                # What comes next has a clock of its own, and may have no end that is known.
+                bar.remove_task(task)
+                task, begun, under_way = bar.add_task(doing, total=total, rate=""), time.monotonic(), doing
+            took = time.monotonic() - begun
             rate = f"{done / took:,.0f}/s" if done and took > 0.1 else ""
-            bar.update(task, completed=done, total=total, description=doing, rate=rate)
+            bar.update(task, completed=done, total=total, rate=rate)
 
         yield report
 

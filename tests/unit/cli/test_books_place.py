@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tests.unit.cli.house import House
 from tests.unit.pipeline.lakes import recorded
 
+from posthouse.cli.books_place import progress
 from posthouse.cli.session import Session
 from posthouse.pipeline import generate
 from posthouse.pipeline import session as spark
@@ -197,3 +201,19 @@ def test_an_empty_place_is_refused_and_does_not_mean_this_folder(
         assert done.stdout == ""
         assert done.stderr.startswith(f"posthouse: {option} is empty")
     assert sorted(house.folder.rglob("*")) == before
+
+
+def test_what_comes_next_has_a_bar_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    shown = Terminal()
+    monkeypatch.setattr(sys, "stderr", shown)
+    session: Any = SimpleNamespace(json=False)
+    with progress(session) as report:
+        report(10, 10, "taking in")
+        report(0, None, "waiting for more")
+    _, _, last = shown.getvalue().rpartition("waiting for more")
+    assert "0/?" in last
+    assert "/10" not in last
