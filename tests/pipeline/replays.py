@@ -32,6 +32,7 @@ class Story:
 
     said: list[Row] = field(default_factory=list)
     refused: bool = False
+    repeated: bool = False
 
     @property
     def posted(self) -> bool:
@@ -98,16 +99,18 @@ class Record:
             if row["event"] not in SILENT:
                 story.said.append(row)
             story.refused |= row["event"] == "refused"
+            story.repeated |= row["event"] == "duplicate"
         return {key: story for key, story in found.items() if story.posted or (story.refused and not story.said)}
 
     def _told(self, desk: str) -> Iterator[tuple[Key, Row]]:
-        posts: dict[Key, int] = {}
+        # A post begins a generation; so does what is said first, whatever it is.
+        begun: dict[Key, int] = {}
         for row in self.events:
             if row["desk"] == desk and row["message_id"]:
                 who = tuple(row[name] for name in ("node", "mailbox", "sender", "message_id"))
-                if row["event"] == "posted":
-                    posts[who] = posts.get(who, 0) + 1
-                yield (*who, max(posts.get(who, 1), 1)), row
+                if row["event"] == "posted" or (who not in begun and row["event"] not in SILENT):
+                    begun[who] = begun.get(who, 0) + 1
+                yield (*who, begun.get(who, 1)), row
 
     def recorded(self, desk: str) -> Answer:
         """What happened."""
@@ -128,7 +131,7 @@ class Record:
     def with_ttl(self, desk: str, ttl_us: int) -> Answer:
         """If nothing waited for longer than this."""
         answer = self.recorded(desk)
-        turned = {(row["node"], row["mailbox"]) for row in self.events if _turned_away(row, desk)}
+        turned = {(row["node"], row["mailbox"]) for row in self.events if _turned_away(row, desk, "full", "share")}
         for key, story in self.stories(desk).items():
             if not story.posted:
                 continue
@@ -139,7 +142,8 @@ class Record:
             if len(lives) - 1 in cuts:
                 dies = self._policy(lives[-1][-1], desk).get("on_expiry") == "die"
                 answer.fates[key] = "dead" if dies else "expired"
-                answer.exact &= key[:2] not in turned
+                # Forgotten sooner, it may be posted a second time where it was a duplicate.
+                answer.exact &= key[:2] not in turned and not story.repeated
         return answer
 
     def _cuts(self, story: Story, ttl_us: int) -> tuple[dict[int, int], bool]:
@@ -185,25 +189,37 @@ class Record:
         stories = self.stories(desk).items()
         counted = {_place(row): key for key, story in stories for life in story.lives() for row in life}
         posts = {_place(row): key for key, story in stories for row in story.said if row["event"] == "posted"}
+        repeated = {key for key, story in stories if story.repeated}
         inside: dict[Key, set[Key]] = {}
+        # Who was there in truth, refused by this capacity or not.
+        in_truth: dict[Key, set[Key]] = {}
         come: set[Key] = set()
         for row in self.events:
             if row["desk"] != desk:
                 continue
             box = inside.setdefault((row["node"], row["mailbox"]), set())
+            there = in_truth.setdefault((row["node"], row["mailbox"]), set())
             has_room = len(box) < capacity
-            if _turned_away(row, desk):
+            if _turned_away(row, desk, "full"):
                 answer.exact &= not has_room
+            if _turned_away(row, desk, "share"):
+                # Its sender may have had fewer there.
+                answer.exact &= not has_room or there <= box
             if _place(row) in posts:
                 come.add(posts[_place(row)])
             key = counted.get(_place(row))
-            if key is None or key not in come or answer.fates[key] == "refused":
+            if key is None or key not in come:
                 continue
             stays = row["event"] in WAITING or row["event"] in FLYING
+            (there.add if stays else there.discard)(key)
+            if answer.fates[key] == "refused":
+                continue
             if row["event"] == "posted":
                 unasked = row["kind"] == "delivery_confirm" or row["cause_id"] is not None
                 if not has_room and not unasked:
                     answer.fates[key] = "refused"
+                    # A refusal is not remembered: the post that was a duplicate is a new one.
+                    answer.exact &= key not in repeated
                     continue
                 answer.exact &= has_room
             elif stays and key not in box:
@@ -236,5 +252,5 @@ def _is_limit(row: Row) -> bool:
     return row["event"] == "expired" or (row["event"], row["reason"]) == ("died", "deadline")
 
 
-def _turned_away(row: Row, desk: str) -> bool:
-    return (row["desk"], row["event"], row["reason"]) == (desk, "refused", "full")
+def _turned_away(row: Row, desk: str, *reasons: str) -> bool:
+    return (row["desk"], row["event"]) == (desk, "refused") and row["reason"] in reasons

@@ -18,7 +18,8 @@ Everything else is modelled, and the row says so:
 - ``retry`` moves each attempt after the first by the difference of the waits; whether it would have failed too is
   taken from the record;
 - whatever the record does not tell: what would have become of those who were refused or expired and would not have
-  been (nobody is brought back), or whether a message would have come back that finds no room or has passed before.
+  been (nobody is brought back), or whether a message would have come back that finds no room or has passed before, or
+  what would have become of its repeat: a refusal leaves no memory, and what passes sooner is forgotten sooner.
 
 What the journal does not mark, no row can say: posts that were let in without asking for room, other than confirmations
 and answers, are counted as if they had asked.
@@ -53,9 +54,11 @@ _ODD = ("parked", "unparked", "uncertain", "redriven", "refused", "duplicate")
 """What the tables do not tell of a message in full: it comes and goes more than once, or is told of before its post."""
 _CONFIRMATION = "delivery_confirm"
 """The kind of what a relay takes whether there is room or not."""
-_ASKS, _UNASKED, _AGAIN, _RESTS, _LEAVES, _TURNED = range(6)
+_ASKS, _UNASKED, _AGAIN, _RESTS, _LEAVES, _TURNED, _SHARED = range(7)
 """What is done at a mailbox: posts that ask for room and such that do not, what comes back, what goes and may come
-back, what goes for good; and posts that found no room."""
+back, what goes for good; and posts that found no room, or none for their sender."""
+_FULL, _SHARE = "full", "share"
+"""Why a post found none."""
 _PAGE = 1_000
 """So many refused messages of a mailbox are copied when one more is added."""
 
@@ -249,15 +252,21 @@ def _policy_in(detail: str, desk: str) -> Mapping[str, Any]:
 
 def _with_limit(rows: DataFrame, events: DataFrame, now: DataFrame, terms: DataFrame, ttl: int) -> DataFrame:
     """Messages with what becomes of them if none lives longer than this many µs without an end."""
-    lasts = F.coalesce(F.unix_micros("finished_at") >= F.unix_micros("posted_at") + ttl, F.lit(True))
+    # Where no span of time begins again behind a later one, an instant lies less than a span behind one before it: so
+    # far a message's clock may be ahead of its end, and a limit that was set anew behind the one of its post.
+    span = max(ttl // 4, 1)
+    lasts = F.unix_micros("finished_at") - F.unix_micros("posted_at") >= ttl - 2 * span
     passed = (F.col("outcome") == "expired") | (F.col("reason") == "deadline")
+    may = F.coalesce(lasts, F.lit(True)) | passed | (F.col("lives") > 1) | F.col("back").isNotNull()
+    placed = rows.join(F.broadcast(_backs(events, span)), on="node", how="left")
     # Of all others the steps would tell nothing new.
-    old = rows.where(F.col("posted_at").isNotNull() & (lasts | passed | (F.col("lives") > 1)))
+    old = placed.where(F.col("posted_at").isNotNull() & may)
     found = _passed(_steps(events, old.select("key", twin_of().alias("twin"))), now, terms, ttl)
-    turned = _refusals(events).select(*_MAILBOX, F.lit(True).alias("turned")).distinct()
+    turned = _refusals(events, _FULL, _SHARE).select(*_MAILBOX, F.lit(True).alias("turned")).distinct()
     passes = F.coalesce(F.col("passes") & (F.col("fate") != "refused"), F.lit(False))
-    # Where one passes sooner, another may have found room.
-    unsure = F.coalesce("is_loose", F.lit(False)) | (passes & F.coalesce("turned", F.lit(False)))
+    # Where one passes sooner, another may have found room; and it is forgotten sooner, so its repeat may be a new post.
+    others = F.coalesce("turned", F.lit(False)) | _is_repeated()
+    unsure = F.coalesce("is_loose", F.lit(False)) | (passes & others)
     return (
         rows.join(found, on=list(_KEY), how="left")
         .join(turned, on=list(_MAILBOX), how="left")
@@ -271,6 +280,17 @@ def _with_limit(rows: DataFrame, events: DataFrame, now: DataFrame, terms: DataF
             }
         )
     )
+
+
+def _backs(events: DataFrame, span: int) -> DataFrame:
+    """(node, back): nodes whose clock went back from one span of so many µs to an earlier one."""
+    at = F.unix_micros("at")
+    spans = events.groupBy("node", (at - at % span).alias("since")).agg(
+        F.min("offset").alias("first"), F.max("offset").alias("last")
+    )
+    before = F.lag("last").over(Window.partitionBy("node").orderBy("since"))
+    backs = spans.withColumn("before", before).where(F.col("before") > F.col("first"))
+    return backs.select("node", F.lit(True).alias("back")).distinct()
 
 
 def _passed(steps: DataFrame, now: DataFrame, terms: DataFrame, ttl: int) -> DataFrame:
@@ -332,10 +352,12 @@ def _with_room(rows: DataFrame, events: DataFrame, capacity: int) -> DataFrame:
     refused = boxes.select(*_MAILBOX, F.explode(gone).alias("who")).withColumn("no_room", F.lit(True))
     # Nobody is meant where it is a mailbox of which the record does not tell.
     is_message = F.col("fate").isNotNull()
+    turned = is_message & F.coalesce("no_room", F.lit(False))
     return rows.join(refused, on=[*_MAILBOX, "who"], how="full").withColumns(
         {
-            "fate": F.when(is_message & F.col("no_room"), F.lit("refused")).otherwise(F.col("fate")),
-            "unsure": F.coalesce("unsure", F.lit(True)),
+            "fate": F.when(turned, F.lit("refused")).otherwise(F.col("fate")),
+            # A refusal leaves no memory: a repeat is a new post, and may find room.
+            "unsure": F.coalesce("unsure", F.lit(True)) | (turned & _is_repeated()),
         }
     )
 
@@ -345,9 +367,14 @@ def _who() -> Column:
     return F.xxhash64(*_KEY[len(_MAILBOX) :])
 
 
-def _refusals(events: DataFrame) -> DataFrame:
-    """Posts that found no room."""
-    return events.where((F.col("event") == "refused") & (F.col("reason") == "full"))
+def _is_repeated() -> Column:
+    """Whether a message was posted again while it was known."""
+    return F.coalesce(F.col("duplicates") > 0, F.lit(False))
+
+
+def _refusals(events: DataFrame, *reasons: str) -> DataFrame:
+    """Posts that were refused for one of these reasons."""
+    return events.where((F.col("event") == "refused") & F.col("reason").isin(*reasons))
 
 
 def _moves(rows: DataFrame, events: DataFrame) -> DataFrame:
@@ -368,7 +395,10 @@ def _moves(rows: DataFrame, events: DataFrame) -> DataFrame:
     last = F.lead("offset").over(Window.partitionBy(*_NUMBERS, "generation").orderBy("offset")).isNull()
     does = F.when(is_("posted"), comes).when(F.col("change") > 0, _AGAIN).when(F.col("last"), _LEAVES).otherwise(_RESTS)
     others = _steps(events, odd).where("change <> 0").withColumn("last", last)
-    turned = _refusals(events).select(*_MAILBOX, step("offset", F.lit(_TURNED), F.lit(0).cast("bigint")).alias("step"))
+    why = F.when(F.col("reason") == _SHARE, _SHARED).otherwise(_TURNED)
+    turned = _refusals(events, _FULL, _SHARE).select(
+        *_MAILBOX, step("offset", why, F.lit(0).cast("bigint")).alias("step")
+    )
     return plain.unionByName(others.select(*_MAILBOX, step("offset", does, _who()).alias("step"))).unionByName(turned)
 
 
@@ -377,8 +407,9 @@ def _empty() -> Column:
     nobody = F.array().cast("array<bigint>")
     return F.struct(
         F.lit(0).alias("depth"),
-        # Refused, and in truth still there.
+        # Refused, and in truth not gone for good; and how many of them wait or are in flight in truth.
         nobody.alias("away"),
+        F.lit(0).alias("missing"),
         nobody.alias("page"),
         F.array().cast("array<array<bigint>>").alias("pages"),
         F.lit(False).alias("unsure"),
@@ -392,6 +423,7 @@ def _next(state: Column, e: Column, capacity: int) -> Column:
     comes = does.isin(_ASKS, _UNASKED) | ((does == _AGAIN) & ~away)
     goes = does.isin(_RESTS, _LEAVES) & ~away
     change = F.when(full, 0).when(comes, 1).when(goes, -1).otherwise(0)
+    lacks = F.when(full | ((does == _AGAIN) & away), 1).when(does.isin(_RESTS, _LEAVES) & away, -1).otherwise(0)
     turns = full & (F.size(state["page"]) >= _PAGE)
     gone = (
         F.when(full, F.array_append(state["away"], e["who"]))
@@ -400,11 +432,14 @@ def _next(state: Column, e: Column, capacity: int) -> Column:
     )
     page = F.when(turns, F.array(e["who"])).when(full, F.array_append(state["page"], e["who"])).otherwise(state["page"])
     pages = F.when(turns, F.array_append(state["pages"], state["page"])).otherwise(state["pages"])
-    # Room for one who was refused, or none for one who asked for none or came back.
-    unsure = ((does == _TURNED) & room) | (does.isin(_UNASKED, _AGAIN) & ~away & ~room)
+    # Room for one who was refused, or for one whose sender may have had fewer there; or none for one who asked for none
+    # or came back.
+    free = (does == _TURNED) | ((does == _SHARED) & (state["missing"] > 0))
+    unsure = (free & room) | (does.isin(_UNASKED, _AGAIN) & ~away & ~room)
     return F.struct(
         (state["depth"] + change).alias("depth"),
         gone.cast("array<bigint>").alias("away"),
+        (state["missing"] + lacks).alias("missing"),
         page.cast("array<bigint>").alias("page"),
         pages.cast("array<array<bigint>>").alias("pages"),
         (state["unsure"] | unsure).alias("unsure"),
