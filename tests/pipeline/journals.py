@@ -52,7 +52,15 @@ _POLICIES = {
     "relay": {"name": "relay", "capacity": 3, "quiet_s": 0.0, "quiet_max_s": 0.0},
     "inbound": {"name": "inbound", "capacity": 3, "quiet_s": 2.0, "quiet_max_s": 9.5},
 }
-_OTHER = {**_POLICIES, "inbound": {**_POLICIES["inbound"], "quiet_s": 0.0}}
+_OTHERS = (
+    {**_POLICIES, "inbound": {**_POLICIES["inbound"], "quiet_s": 0.0}},
+    {**_POLICIES, "relay": {**_POLICIES["relay"], "capacity": 1}},
+    {**_POLICIES, "relay": {**_POLICIES["relay"], "capacity": None}},
+    None,
+)
+"""What is said at later starts; the last says nothing."""
+_DOOR = ("auth", "oversize", "rate_limited", "full")
+"""Why something is refused that is no message yet."""
 _FINISHED = ("delivered", "died", "expired", "cancelled")
 
 
@@ -106,9 +114,13 @@ def hostile_rows(draw: st.DrawFn, events_max: int = 60, *, back: bool = True) ->
             rows.append(_row(at, "resumed" if paused.get(place) else "paused", place, holder="operator"))
             paused[place] = not paused.get(place)
         elif what == 2 and draw(st.booleans()):
-            policies = draw(st.sampled_from((_POLICIES, _OTHER)))
-            rows.append(_row(at, "started", detail=json.dumps({"policies": policies})))
+            policies = draw(st.sampled_from((_POLICIES, *_OTHERS)))
+            detail = None if policies is None else json.dumps({"policies": policies})
+            rows.append(_row(at, "started", detail=detail))
             online.clear()
+        elif what == 3 and draw(st.booleans()):
+            desk, kind = draw(st.sampled_from(("relay", "inbound"))), draw(st.sampled_from(("", "text")))
+            rows.append(_row(at, "refused", (desk, ""), kind=kind, reason=draw(st.sampled_from(_DOOR))))
         else:
             rows.append(_step(draw, draw(st.sampled_from(messages)), at, lanes))
     return _with_commits(draw, rows)
@@ -138,7 +150,10 @@ def _step(draw: st.DrawFn, message: _Message, at: int, lanes: dict[tuple[str, ..
         "kind": message.kind, "sender": message.sender, "attempt": 1, "size_bytes": 9, "cause_id": message.cause,
         "error": draw(st.sampled_from((None, 'no "room" at 10.0.0.1'))) if event in ("retried", "died") else None,
     }  # fmt: skip
-    if event in ("posted", "redriven", "unparked"):
+    if event == "refused":
+        row["reason"] = draw(st.sampled_from(("full", "full", "share", "ttl")))
+    # Those of others say nothing.
+    if event in ("posted", "redriven", "unparked") or draw(st.integers(0, 15)) == 0:
         row["expires_at"] = draw(st.sampled_from((None, at + 5 * SECOND, at + 700 * SECOND)))
     if event in ("posted", "retried", "released", "redriven"):
         row["due_at"] = at + draw(st.sampled_from((0, 0, 10 * SECOND)))

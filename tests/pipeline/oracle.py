@@ -16,6 +16,7 @@ DAY = 24 * HOUR
 SPAN_MAX = 1_000 * DAY
 
 FINISHING = "('delivered', 'died', 'expired', 'cancelled')"
+LIMITING = "('posted', 'redriven', 'unparked')"
 ENDING = "('delivered', 'retried', 'released', 'recalled', 'uncertain', 'died', 'expired', 'cancelled', 'parked')"
 SILENT = "('duplicate', 'refused')"
 WAITING = "('posted', 'retried', 'released', 'recalled', 'unparked', 'redriven')"
@@ -92,9 +93,12 @@ STEPS: tuple[tuple[str, str], ...] = (
         select *, 1 + count(*) filter (where event = 'redriven')
                over (partition by {KEY}, generation order by "offset") as life
         from (
-            select *, greatest(1, count(*) filter (where event = 'posted')
-                   over (partition by {KEY} order by "offset")) as generation
+            -- What was said before a post is of another message, whose own post was never told.
+            select *, greatest(1, count(*) filter (where event = 'posted') over w
+                   + coalesce((first_value(case when event not in {SILENT} then event end ignore nulls) over w
+                               <> 'posted')::int, 0)) as generation
             from events where message_id <> ''
+            window w as (partition by {KEY} order by "offset" rows between unbounded preceding and current row)
         )
         """,
     ),
@@ -109,9 +113,10 @@ STEPS: tuple[tuple[str, str], ...] = (
             count(*) filter (where event = 'delivered')
                 over (partition by {KEY}, generation, life order by "offset"
                       rows between unbounded preceding and 1 preceding) as delivered_before,
-            last_value(expires_at ignore nulls)
+            -- No limit is one, too.
+            last_value(case when event in {LIMITING} then {{'at': expires_at}} end ignore nulls)
                 over (partition by {KEY}, generation order by "offset"
-                      rows between unbounded preceding and current row) as expires_now,
+                      rows between unbounded preceding and current row)['at'] as expires_now,
             lead("offset") over (partition by {KEY}, generation order by "offset") as next_offset,
             lead(event) over (partition by {KEY}, generation order by "offset") as next_event,
             lead(ts) over (partition by {KEY}, generation order by "offset") as next_at
@@ -179,7 +184,7 @@ STEPS: tuple[tuple[str, str], ...] = (
     ),
     (
         "messages",
-        """
+        f"""
         select l.node, l.desk, l.mailbox, coalesce(p.lane, f.lane) as lane, l.sender, l.message_id,
             l.generation, coalesce(p.kind, f.kind) as kind, l.lane_seq,
             coalesce(p.size_bytes, f.size_bytes) as size_bytes,
@@ -194,7 +199,7 @@ STEPS: tuple[tuple[str, str], ...] = (
             coalesce(e.event = 'delivered' and d.commit = p.commit, false) as live,
             l.says > 0 and p.ts is null as orphan,
             l.first_offset, l.last_offset, l.duplicates,
-            (select last(s.expires_at order by s."offset") from said s where s.expires_at is not null
+            (select arg_max_null(s.expires_at, s."offset") from said s where s.event in {LIMITING}
                 and (s.node, s.desk, s.mailbox, s.sender, s.message_id, s.generation)
                   = (l.node, l.desk, l.mailbox, l.sender, l.message_id, l.generation)) as expires_at,
             (select min(s."offset") from said s where s.event = 'delivered' and s.life = l.lives
@@ -398,7 +403,7 @@ STEPS: tuple[tuple[str, str], ...] = (
                 select p.*, (s.policy ->> 'quiet_s')::double * 1000000 as quiet,
                     (s.policy ->> 'quiet_max_s')::double * 1000000 as quiet_max
                 from messages p, lateral (
-                    select max_by(e.detail::json -> 'policies' -> p.desk, e."offset") as policy from events e
+                    select arg_max_null(e.detail::json -> 'policies' -> p.desk, e."offset") as policy from events e
                     where e.event = 'started' and e.node = p.node and e."offset" < p.posted_offset
                 ) s
                 where p.posted_at is not null and p.lane_seq > 0
@@ -510,7 +515,7 @@ STEPS: tuple[tuple[str, str], ...] = (
             from (
                 select m.*, sum(change) over w as depth, lead(ts) over w as ends,
                     case when ends > ts + {SPAN_MAX} then ts + {SPAN_MAX} else ends end as until,
-                    (select max_by((s.detail::json -> 'policies' -> m.desk ->> 'capacity')::bigint, s."offset")
+                    (select arg_max_null((s.detail::json -> 'policies' -> m.desk ->> 'capacity')::bigint, s."offset")
                         from events s where s.event = 'started' and s.node = m.node and s."offset" < m."offset") as cap
                 from moves m where change <> 0
                 window w as (partition by node, desk, mailbox order by "offset")

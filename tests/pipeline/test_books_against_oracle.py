@@ -98,11 +98,16 @@ def judge(spark: SparkSession, nodes: list[list[dict[str, Any]]]) -> None:
         assert compare.by_name(lake, "attempts").source == "kept"
 
 
-def judge_in_turns(spark: SparkSession, nodes: list[list[dict[str, Any]]], cut: int) -> list[bool]:
-    """The first segments of nodes in one run, of so many events, then the second, and so on; where it was late."""
+def judge_in_turns(
+    spark: SparkSession, nodes: list[list[dict[str, Any]]], cut: int, lose: int | None = None
+) -> list[bool]:
+    """The first segments of nodes in one run, of so many events, then the second, and so on; where it was late.
+
+    Of nodes that ``lose`` divides, the second never comes.
+    """
     with tempfile.TemporaryDirectory() as folder:
         journal, lake = Path(folder, "journal"), Path(folder, "lake")
-        write_journal(journal, nodes, cut=cut)
+        write_journal(journal, nodes, cut=cut, lose=lose)
         job = Job(str(lake), lambda: spark)
         late = in_turns(job, journal, Path(folder, "aside"))
         check(journal, lake)
@@ -134,6 +139,12 @@ def test_hostile_journals_are_the_oracles(spark: SparkSession) -> None:
 @pytest.mark.timeout(900)
 def test_hostile_journals_in_many_batches_are_the_oracles(spark: SparkSession) -> None:
     assert not any(judge_in_turns(spark, hostile(150, back=False), cut=16))
+
+
+@pytest.mark.timeout(900)
+def test_hostile_journals_of_which_segments_never_come_are_the_oracles_in_many_batches(spark: SparkSession) -> None:
+    """What is told of messages whose posts are lost changes what was final in their lanes."""
+    assert not any(judge_in_turns(spark, hostile(100, back=False), cut=12, lose=2))
 
 
 @pytest.mark.timeout(900)

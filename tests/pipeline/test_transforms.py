@@ -279,7 +279,7 @@ def test_days_of_availability_and_outages_come_out_alike_from_some_days_and_from
 ) -> None:
     """A mailbox is out on one day and its backlog gone on the next, and a connection stands from then on.
 
-    Another one is out, too, and nothing is told of it afterwards.
+    Others are out, too, and nothing is told of them afterwards; one is that of a desk without mailboxes.
     """
     day = dt.datetime(2026, 3, 2, tzinfo=dt.UTC)
     schema_of = whole.partials.schema
@@ -305,16 +305,21 @@ def test_days_of_availability_and_outages_come_out_alike_from_some_days_and_from
         row("hours", 3, failed=8, succeeded=1, finished=1),
         row("hours", 4, mailbox="bob", failed=2, succeeded=40),
         row("hours", 5, mailbox="cid", failed=7, posted=2),
+        row("hours", 5, mailbox="", failed=7, posted=3),
         row("standing", None, first_at=day + dt.timedelta(hours=2)),
         reach(10),
     ]
     more = [row("hours", 26, finished=10), row("hours", 27, mailbox="bob", failed=30), reach(30)]
-    left, stays = row("levels", None, n=10), row("levels", None, mailbox="cid", n=2)
-    known = transforms.outages(of([*first, left, stays]))
-    assert {row["mailbox"]: row["drain"] for row in rows_of(known)} == {"ann": None, "cid": None}
-    both, changed = of([*first, *more, stays]), (day + dt.timedelta(days=1)).date()
+    left = row("levels", None, n=10)
+    stay = [row("levels", None, mailbox="cid", n=2), row("levels", None, mailbox="", n=3)]
+    known = transforms.outages(of([*first, left, *stay]))
+    out = {row["mailbox"]: (row["backlog"], row["drain"]) for row in rows_of(known)}
+    assert out == {"ann": (10, None), "cid": (2, None), "": (3, None)}
+    both, changed = of([*first, *more, *stay]), (day + dt.timedelta(days=1)).date()
     found = rows_of(transforms.outages(both, (day - dt.timedelta(days=2)).date(), known, changed, of(more)))
-    assert {row["mailbox"]: row["drain"] for row in found} == {"ann": 23 * 3_600 * SECOND, "bob": 0, "cid": None}
+    assert {row["mailbox"]: row["drain"] for row in found} == {
+        "ann": 23 * 3_600 * SECOND, "bob": 0, "cid": None, "": None,
+    }  # fmt: skip
     assert sorted(map(str, found)) == sorted(map(str, rows_of(transforms.outages(both))))
     every = sorted(rows_of(transforms.availability(both)), key=lambda row: row["day"])
     assert [(row["day"].day, row["online"] / (3_600 * SECOND)) for row in every] == [(2, 22.0), (3, 6.0)]

@@ -125,9 +125,14 @@ class _Held:
         return self._tables.load(name)
 
     @property
+    def _counted(self) -> DataFrame:
+        """The events as the books count them."""
+        return self._state.lineage.counted(self._load("events"))
+
+    @property
     def _events(self) -> DataFrame:
-        """The events as the books count them: those of messages."""
-        return self._state.lineage.counted(self._load("events")).where("message_id <> ''")
+        """Those of messages."""
+        return self._counted.where("message_id <> ''")
 
     @property
     def _partials(self) -> DataFrame:
@@ -141,12 +146,16 @@ class _Held:
 
     @functools.cached_property
     def _hours(self) -> DataFrame:
-        """What each hour of a node had: posts, and what was refused or known, by desk and kind."""
+        """What each hour of a node had: posts, and what was refused or known, by desk and kind.
+
+        What is refused at the door may name no message.
+        """
         from pyspark.sql import functions as F
 
         event = F.col("event")
+        post = (event == "posted") & (F.col("message_id") != "")
         return self._keep(
-            self._events.where(event.isin("posted", "refused", "duplicate"))
+            self._counted.where(post | event.isin("refused", "duplicate"))
             .withColumn("window", F.date_trunc("hour", "at"))
             .groupBy("window", "node", "desk", "kind")
             .agg(

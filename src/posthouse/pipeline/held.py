@@ -81,29 +81,41 @@ def find(
     """What of the finished rows that were ``seen`` a batch concerns; None if it cannot be told one by one.
 
     That is so if they are too many, or if one lives again whose clock had gone back before it was finished: what is
-    known of its waits ends when it was finished, and they are longer than that now.
+    known of its waits ends when it was finished, and they are longer than that now. It is so, too, if a number of a
+    lane is told first behind higher ones: it was missing, or others that are finished had waited for nobody.
     """
     import pyarrow as pa
 
     if len(seen) > HELD_MAX:
         return None
-    found = _not_carried(spark, seen, carried)
+    passed = _passed_over(new, carried)
+    if passed and not {key for key, _ in passed} <= {row["key"] for row in seen if row["posted_at"] is not None}:
+        return None
+    opened = _opened(spark, seen, carried)
     # Only what was refused is there without a post; what is told of it is in the open set.
-    refused = tuple({**row, "generation": 1} for row in found if row["posted_at"] is None and row["is_told"])
-    found = [row for row in found if row["posted_at"] is not None]
+    refused = tuple(
+        {**row, "generation": 1}
+        for row in seen
+        if row["posted_at"] is None and row["is_told"] and row["key"] not in opened
+    )
+    found = [row for row in seen if row["posted_at"] is not None]
     if not found:
         return Held(again=refused)
     rows = _rows(found, read)
     keys = {row["key"] for row in found if row["is_told"]}
     causes = {row["cause_key"] for row in found if row["is_answered"]}
-    names = rows.select(["key", "message_id", "generation", "cause_key"]).to_pylist()
+    names = rows.select(["key", "message_id", "generation", "cause_key", "lane_seq"]).to_pylist()
+    if not passed <= {(row["key"], row["lane_seq"]) for row in names}:
+        return None
     answers = [place for place, row in enumerate(names) if row["cause_key"] in causes]
     latest: dict[tuple[int, str], int] = {}
     for place, row in enumerate(names):
         one = (row["key"], row["message_id"])
         if row["key"] in keys and (one not in latest or names[latest[one]]["generation"] < row["generation"]):
             latest[one] = place
-    told = _told(spark, new, sorted(keys))
+    # Where a later one is open, what is told is told of that one.
+    latest = {one: place for one, place in latest.items() if names[place]["generation"] > opened.get(one[0], 0)}
+    told = _told(spark, new, sorted({key for key, _ in latest}))
     again, revived, posts, back = [], [], [], []
     last = rows.take(pa.array(sorted(latest.values()), pa.int64()))
     shown = [
@@ -162,16 +174,45 @@ def _rows(found: Sequence[Row], read: Read) -> pa.Table:
     return read([condition(piece, where.instant) for piece in pieces])
 
 
-def _not_carried(spark: SparkSession, seen: Sequence[Row], carried: DataFrame) -> list[Row]:
-    """Of the rows that were seen, those without a later life that is open: what is told is told of that one."""
+def _passed_over(new: DataFrame, carried: DataFrame) -> set[tuple[int, int]]:
+    """Numbers that are told of messages which are not open, behind higher ones of their lane: by message's number.
+
+    Where nothing is missing, these are finished messages: of all others the posts come first, and in order. Of more
+    than ``HELD_MAX`` it is one more than that.
+    """
+    from pyspark.sql import functions as F
+
+    from . import transforms
+    from .transforms.told import PLACE, box_of, key_of, track_of
+
+    lanes = carried.where(F.col("role") == "lane").select(
+        box_of().alias("box"), track_of().alias("track"), F.col("lane_seq").alias("top")
+    )
+    opened = carried.where("role = 'message' AND lane_seq > 0").select(key_of().alias("key"), "lane_seq")
+    found = (
+        transforms.told(new.where("lane_seq > 0 AND event NOT IN ('duplicate', 'refused')"))
+        .select(*PLACE, "key", "lane_seq")
+        .join(lanes, on=list(PLACE), how="inner")
+        .where("lane_seq <= top")
+        .join(opened, on=["key", "lane_seq"], how="left_anti")
+        .select("key", "lane_seq")
+        .distinct()
+        .limit(HELD_MAX + 1)
+        .toArrow()
+    )
+    return {(row["key"], row["lane_seq"]) for row in found.to_pylist()}
+
+
+def _opened(spark: SparkSession, seen: Sequence[Row], carried: DataFrame) -> dict[int, int]:
+    """Of the messages that were seen and are open, too: the last generation that is."""
     from . import transforms
 
     keys = sorted({row["key"] for row in seen if row["is_told"]})
-    if not keys:
-        return list(seen)
-    known = set(_with_keys(spark, transforms.carried_keys(carried), keys).toArrow().column("key").to_pylist())
-    kept = ({**row, "is_told": row["is_told"] and row["key"] not in known} for row in seen)
-    return [row for row in kept if row["is_told"] or row["is_answered"]]
+    opened: dict[int, int] = {}
+    if keys:
+        for row in _with_keys(spark, transforms.carried_keys(carried), keys).toArrow().to_pylist():
+            opened[row["key"]] = max(row["generation"], opened.get(row["key"], 0))
+    return opened
 
 
 def _told(spark: SparkSession, new: DataFrame, keys: Sequence[int]) -> dict[int, list[tuple[int, str]]]:

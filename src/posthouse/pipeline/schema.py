@@ -166,7 +166,7 @@ MESSAGES = Table(
         Column("attempts", "int", "Attempts that count, over all lives."),
         Column("lives", "int", "1, and one more for each redrive."),
         Column("live", "boolean", "Delivered by the lease that was committed with its post."),
-        Column("expires_at", "timestamp", "When it passes, by the last event that said so."),
+        Column("expires_at", "timestamp", "When it passes, by its last `posted`, `redriven` or `unparked`."),
         Column("cause_id", "string", "The message that it answers."),
         Column("cause_key", "bigint", "A number made of node, desk and cause, by which answers are found."),
         Column("orphan", "boolean", "It has events and no `posted`."),

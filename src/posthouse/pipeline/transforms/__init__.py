@@ -12,12 +12,12 @@ their node. What is unfinished is carried as *events*, so that there is one way 
 
     events      columns of the contract (``journal.schema``), each (node, offset) once
     carried     None in the first batch
-    before      the last generation of each finished message that these events tell of (``told``) and that is not open
-                (``carried_keys``; in either ``key`` is the column of that name), with where they post the next one
-                (``next_post``, an offset or null) and whether they redrive it (``revived``). It comes out again where
-                more is told of it, and takes the place of the old one; its outcome stays. What is not found and not
-                posted is an orphan, and stays in the open set until its post comes. Rows of what was only refused
-                (those without ``posted_at``) are not given: they are withdrawn, and come again.
+    before      the last finished generation of each message that these events tell of (``told``) and of which no later
+                one is open (``carried_keys``; in either ``key`` is the column of that name), with where they post the
+                next one (``next_post``, an offset or null) and whether they redrive it (``revived``). It comes out
+                again where more is told of it, and takes the place of the old one; its outcome stays. What is not
+                found and not posted is an orphan, and stays in the open set. Rows of what was only refused (those
+                without ``posted_at``) are not given: they are withdrawn, and come again.
     recalled    all events of the last generation of those that are redriven: their finished rows are replaced by
                 unfinished ones, and their attempts come again.
     causes(events)  what new posts answer: where finished rows of `messages` have the same ``cause_key``, give them as
@@ -45,7 +45,9 @@ How the definitions are read where they leave room:
 - `duplicate` and `refused` never change the outcome of a message that was posted; the books count them as events, by
   their hour.
 - A message is closed when its last life finished and its `posted` is known. Orphans and messages that were only
-  refused stay in the open set: their `posted` may still come. The rows of the latter are final until then.
+  refused stay in the open set. The `posted` of the latter may still come: their rows are final until then. One that
+  comes behind an orphan is not the orphan's, which was posted before: it begins another generation.
+- A message lasts for as long as its last `posted`, `redriven` or `unparked` says; without an end if that says nothing.
 - Waits exist for closed messages. Set aside (parked, uncertain, or dead until it was redriven) counts as parked.
   Offline: the mailbox has no connection, and its desk has had one before on this node. Lane: until every message
   with a lower number first left the lane. Times inside one message never run back, and never past its end.

@@ -13,12 +13,30 @@ from pyspark.sql import functions as F
 
 from .. import local
 from . import anomalies, fullness, lane, life, partials, quiet, silver, step, wait
-from .carry import REFUSED, carry
+from .carry import MEMO, REFUSED, carry
 from .context import CONTEXT_EVENTS, changes, connections, openings, pauses
 from .lane import MESSAGE
-from .told import BOX, ID, LANE, NEVER, PLACE, above, box_of, is_, key_of, spot_of, told, track_of, twin_of
+from .told import (
+    BOX,
+    CODE,
+    ID,
+    LANE,
+    NEVER,
+    PLACE,
+    above,
+    box_of,
+    is_,
+    key_of,
+    limits,
+    spot_of,
+    told,
+    track_of,
+    twin_of,
+)
 
-_CONTEXT = ("node", "offset", "at", "event", "desk", "mailbox", "lane", "holder", "reason", "detail")
+_CONTEXT = ("node", "offset", "at", "event", "desk", "mailbox", "lane", "kind", "holder", "reason", "detail")
+_SILENT = ("box", *BOX, "kind", "offset", "ts", "code", "reason")
+"""Of what was refused or known: what is counted of it."""
 
 
 BROADCAST_MAX = 2_000_000
@@ -41,7 +59,8 @@ class _Sources(NamedTuple):
 
     going: DataFrame
     late: DataFrame | None
-    memo: DataFrame | None
+    earlier: DataFrame | None
+    """The generations that messages had before, as ``_placed`` has them."""
     untold: DataFrame | None
     """Of the open set, what was only refused, and is not told of now: its rows are there, and it is carried on."""
 
@@ -72,14 +91,14 @@ def advance(
     """
     if before is not None:
         before = before.withColumn("twin", twin_of())
-    going, late, memos, untold = _sources(events, carried, recalled, before)
+    going, late, earlier, untold = _sources(events, carried, recalled, before)
     with ThreadPoolExecutor(max_workers=2) as pool:
         # These do not wait for each other.
         known = pool.submit(lambda: _known(_nodes(events, carried)))
         around = pool.submit(lambda: keep(_context(events, carried)))
-        memo = None if memos is None else keep(memos)
+        placed = None if earlier is None else keep(earlier)
         lives = life.plain_rows(life.grouped(going))
-        made = keep(lives if memo is None else _with_memo(lives, memo))
+        made = keep(lives if placed is None else _with_memo(lives, placed))
         (nodes, asked, caps), context = known.result(), around.result()
     edges = None if carried is None else nodes.select("node", "edge")
     # What is not plain is gone through step by step; what is unfinished is carried on.
@@ -90,7 +109,8 @@ def advance(
     # By the number first: most are none of these, and a number alone is looked up fast.
     some = keep(going.join(nearly, on="key", how="left_semi").join(near, on=list(ID), how="inner"))
     odd = some.where("NOT plain").drop("plain")
-    odd = odd.withColumn("base", F.lit(0)) if memo is None else _based(odd, memo)
+    odd = odd.withColumn("base", F.lit(0)) if placed is None else _based(odd, placed, F.col("offset"))
+    memo = None if placed is None else _memos(placed)
     steps = keep(step.steps(odd))
     others = keep(step.rows(steps))
     rows = keep(made, others).where("generation IS NOT NULL")
@@ -100,9 +120,9 @@ def advance(
     opened = openings(context, None if carried is None else carried.where(F.col("role") == "opening"))
 
     moved = fullness.moves(rows, steps, edges)
-    silent = some.where(is_("duplicate", "refused"))
+    silent = some.where(is_("duplicate", "refused")).select(*_SILENT).unionByName(_nameless(context))
     if late is not None:
-        silent = silent.select(*late.columns).unionByName(late.where(is_("duplicate", "refused")))
+        silent = silent.unionByName(late.where(is_("duplicate", "refused")).select(*_SILENT))
     # Of a small batch all of it is made anew sooner than it is written and read back.
     anew = keep if carried is None else None
     put = anew or same
@@ -197,8 +217,9 @@ def _overtaken(
 
 
 def carried_keys(carried: DataFrame) -> DataFrame:
-    """(key) of the messages whose `posted` is carried: what is told of these is of the life that is open."""
-    return carried.where((F.col("role") == "message") & (F.col("event") == "posted")).select(key_of().alias("key"))
+    """(key, generation) of the messages whose `posted` is carried: what is told is of the last, if that is open."""
+    posts = carried.where((F.col("role") == "message") & (F.col("event") == "posted"))
+    return posts.select(key_of().alias("key"), "generation")
 
 
 def causes(events: DataFrame) -> DataFrame:
@@ -221,7 +242,7 @@ def _sources(
     before: DataFrame | None,
 ) -> _Sources:
     new = told(events)
-    memos: list[DataFrame] = []
+    earlier: list[DataFrame] = []
     parts: list[DataFrame] = []
     late = None
     if before is not None:
@@ -230,7 +251,7 @@ def _sources(
         is_late = F.col("had").isNotNull() & (F.col("offset") < F.coalesce("next_post", F.col("offset") + 1))
         late = placed.where(is_late).select(*new.columns)
         new = placed.where(~is_late).select(*new.columns)
-        memos.append(_memos_of(before))
+        earlier.append(_finished(before))
     parts.append(new)
     untold = None
     if carried is not None:
@@ -239,23 +260,22 @@ def _sources(
         now = told(events).select("key").distinct()
         parts += [told(own), told(refused.join(now, on="key", how="left_semi"))]
         untold = refused.join(now, on="key", how="left_anti").select(*carried.columns)
-        memos.append(_carried_memos(own))
+        earlier.append(_unfinished(own))
     if recalled is not None:
         parts.append(told(recalled))
-    memo = reduce(DataFrame.unionByName, memos) if memos else None
-    return _Sources(reduce(DataFrame.unionByName, parts), late, memo, untold)
+    before_these = _placed(reduce(DataFrame.unionByName, earlier)) if earlier else None
+    return _Sources(reduce(DataFrame.unionByName, parts), late, before_these, untold)
 
 
-_MEMO = (*ID, "base", "memo_freed", "memo_overtaken", "memo_waits", "memo_offset")
-
-
-def _memos_of(before: DataFrame) -> DataFrame:
-    """What finished rows leave to their successors; to those that go on themselves, what they waited for so far."""
+def _finished(before: DataFrame) -> DataFrame:
+    """Finished generations, each with where it began; of those that go on, with what they waited for so far."""
     back = F.col("revived")
     spent = F.array(*(F.col(f"wait_{name}").cast("bigint") for name in wait.CAUSES))
     return before.select(
         *ID,
-        (F.col("generation") - back.cast("int")).alias("base"),
+        F.col("first_offset").alias("since"),
+        "generation",
+        back.alias("goes"),
         F.lit(None).cast("bigint").alias("memo_freed"),
         F.lit(None).cast("array<bigint>").alias("memo_overtaken"),
         F.when(back, spent).alias("memo_waits"),
@@ -263,36 +283,62 @@ def _memos_of(before: DataFrame) -> DataFrame:
     )
 
 
-def _carried_memos(own: DataFrame) -> DataFrame:
-    first = F.struct("generation", "memo_freed", "memo_overtaken", "memo_waits", "memo_offset")
-    return (
-        own.groupBy(key_of().alias("key"), twin_of().alias("twin"))
-        .agg(F.min(F.when(F.col("generation").isNotNull(), first)).alias("m"))
-        .where(F.col("m").isNotNull())
-        .select(*ID, (F.col("m.generation") - 1).alias("base"), "m.*")
-        .select(*_MEMO)
+def _unfinished(own: DataFrame) -> DataFrame:
+    """The carried generations: a row for each of their events."""
+    return own.select(
+        key_of().alias("key"), twin_of().alias("twin"), F.col("offset").alias("since"), "generation",
+        F.lit(True).alias("goes"), *MEMO[1:],
+    )  # fmt: skip
+
+
+def _placed(earlier: DataFrame) -> DataFrame:
+    """(key, twin, known): the generations that a message had before, in order, with what is known of each.
+
+    ``since`` is where it begins, ``goes`` whether its events are here, and ``base`` how many there were before it that
+    are not: generations are numbered by what is here, and go on behind what is finished.
+    """
+    each = F.struct("since", "generation", "goes", *MEMO[1:])
+    every = earlier.groupBy(*ID).agg(F.sort_array(F.collect_list(each)).alias("all"))
+    # A generation has an entry for each of its events: the first says where it begins.
+    first = every.withColumn(
+        "all",
+        F.filter("all", lambda each, n: (n == 0) | (each["generation"] != F.get("all", n - 1)["generation"])),
     )
 
+    def base(each: Column, n: Column) -> Column:
+        here = F.size(F.filter(F.slice("all", 1, n + 1), lambda other: other["goes"]))
+        return each.withField("base", each["generation"] - here)
 
-def _with_memo(made: DataFrame, memo: DataFrame) -> DataFrame:
-    own = F.broadcast(memo.select(*ID, "base"))
-    joined = made.join(own, on=list(ID), how="left")
-    return joined.withColumn("generation", F.col("generation") + F.coalesce("base", F.lit(0))).drop("base")
-
-
-def _based(odd: DataFrame, memo: DataFrame) -> DataFrame:
-    own = F.broadcast(memo.select(*ID, "base"))
-    return odd.join(own, on=list(ID), how="left").withColumn("base", F.coalesce("base", F.lit(0)))
+    return first.select(*ID, F.transform("all", base).alias("known"))
 
 
-def _first_generation(memo: DataFrame) -> DataFrame:
-    """Memos concern the first generation that goes on."""
-    return memo.withColumn("generation", F.col("base") + 1)
+def _with_memo(made: DataFrame, placed: DataFrame) -> DataFrame:
+    based = _based(made, placed, F.col("posted_offset"))
+    return based.withColumn("generation", F.col("generation") + F.col("base")).drop("base")
+
+
+def _based(frame: DataFrame, placed: DataFrame, offset: Column) -> DataFrame:
+    """With the ``base`` of the generation that an offset is of, or comes after."""
+    # Of nearly all there is nothing before what is here.
+    behind = placed.where(F.exists("known", lambda each: each["base"] != 0))
+    joined = frame.join(F.broadcast(behind), on=list(ID), how="left")
+    found = F.aggregate(
+        "known",
+        F.get("known", F.lit(0))["base"],
+        lambda so_far, each: F.when(each["since"] <= offset, each["base"]).otherwise(so_far),
+    )
+    return joined.withColumn("base", F.coalesce(found, F.lit(0))).drop("known")
+
+
+def _memos(placed: DataFrame) -> DataFrame:
+    """(key, twin, generation, …): what is known of each generation that goes on."""
+    each = placed.select(*ID, F.explode(F.filter("known", lambda each: each["goes"])).alias("m"))
+    return each.select(*ID, *(F.col("m")[name].alias(name) for name in MEMO))
 
 
 def _remembered(asked: DataFrame, memo: DataFrame) -> DataFrame:
     """Stretches with what was known of the lane before, without those whose waits are known."""
-    own = F.broadcast(_first_generation(memo).select(*MESSAGE, "memo_freed", "memo_offset"))
+    own = F.broadcast(memo.select(*MESSAGE, "memo_freed", "memo_offset"))
     return (
         asked.join(own, on=list(MESSAGE), how="left")
         .where(F.col("memo_offset").isNull() | F.col("last").isNull() | (F.col("last") > F.col("memo_offset")))
@@ -302,7 +348,7 @@ def _remembered(asked: DataFrame, memo: DataFrame) -> DataFrame:
 
 
 def _add_memo(waits: DataFrame, memo: DataFrame) -> DataFrame:
-    own = _first_generation(memo).where(F.col("memo_waits").isNotNull())
+    own = memo.where(F.col("memo_waits").isNotNull())
     known = own.select(*MESSAGE, *(F.col("memo_waits")[n].alias(f"wait_{name}") for n, name in enumerate(wait.CAUSES)))
     sums = (F.sum(f"wait_{name}").alias(f"wait_{name}") for name in wait.CAUSES)
     return waits.unionByName(known).groupBy(*MESSAGE).agg(*sums)
@@ -310,14 +356,14 @@ def _add_memo(waits: DataFrame, memo: DataFrame) -> DataFrame:
 
 def _not_told(steps: DataFrame, memo: DataFrame) -> DataFrame:
     """Steps without those of messages that live again, up to where they were finished before: those are in the lake."""
-    own = _first_generation(memo).where(F.col("memo_offset").isNotNull()).select(*MESSAGE, "memo_offset")
+    own = memo.where(F.col("memo_offset").isNotNull()).select(*MESSAGE, "memo_offset")
     joined = steps.join(F.broadcast(own), on=list(MESSAGE), how="left")
     return joined.where(F.col("memo_offset").isNull() | (F.col("offset") > F.col("memo_offset"))).drop("memo_offset")
 
 
 def _first_of(over: DataFrame, memo: DataFrame) -> DataFrame:
     """Whoever was overtaken before, was so first."""
-    known = _first_generation(memo).where(F.col("memo_overtaken").isNotNull())
+    known = memo.where(F.col("memo_overtaken").isNotNull())
     return (
         over.unionByName(known.select(*MESSAGE, F.col("memo_overtaken").alias("overtaken")))
         .groupBy(*MESSAGE)
@@ -327,13 +373,17 @@ def _first_of(over: DataFrame, memo: DataFrame) -> DataFrame:
 
 
 def _nodes(events: DataFrame, carried: DataFrame | None) -> DataFrame:
-    """(node, edge, horizon, last_at, first_at, reached_before, reached, policies, was_quiet, starts): offsets and µs.
+    """(node, edge, horizon, last_at, first_at, reached_before, reached, policies, was_quiet, was_capped,
+    starts): offsets and µs.
 
     ``starts`` are the offsets at which the node started, with what it said then; ``policies`` is what it said last,
-    and ``was_quiet`` (0 or 1) whether a desk had waited for quiet before these events.
+    empty if that was nothing. ``was_quiet`` and ``was_capped`` (0 or 1) are whether a desk had waited for quiet, or had
+    been allowed only so much, before these events.
     """
     at = F.unix_micros("at")
-    started = F.when(F.col("event") == "started", F.struct("offset", "detail"))
+    # Who says nothing of policies has none from then on.
+    said = F.coalesce("detail", F.lit("")).alias("detail")
+    started = F.when(F.col("event") == "started", F.struct("offset", said))
     now = events.groupBy("node").agg(
         F.max(F.struct("offset", at.alias("at"))).alias("last"),
         F.min(at).alias("first_at"),
@@ -346,12 +396,12 @@ def _nodes(events: DataFrame, carried: DataFrame | None) -> DataFrame:
         return now.select(
             "node", nothing.alias("edge"), F.col("last.offset").alias("horizon"), F.col("last.at").alias("last_at"),
             "first_at", F.col("first_at").alias("reached_before"), "reached", "policies",
-            F.lit(0).alias("was_quiet"), "starts",
+            F.lit(0).alias("was_quiet"), F.lit(0).alias("was_capped"), "starts",
         )  # fmt: skip
     then = carried.where(F.col("role") == "node").select(
         "node", F.col("offset").alias("edge"), at.alias("old_at"), F.unix_micros("due_at").alias("reached_before"),
         F.unix_micros("expires_at").alias("old_first"), F.col("detail").alias("old_policies"),
-        F.col("attempt").alias("old_quiet"),
+        F.col("attempt").alias("old_quiet"), F.col("size_bytes").cast("int").alias("old_capped"),
     )  # fmt: skip
     return now.join(then, on="node", how="full").select(
         "node",
@@ -363,6 +413,7 @@ def _nodes(events: DataFrame, carried: DataFrame | None) -> DataFrame:
         F.greatest("reached", "reached_before").alias("reached"),
         F.coalesce("policies", "old_policies").alias("policies"),
         F.coalesce("old_quiet", F.lit(0)).alias("was_quiet"),
+        F.coalesce("old_capped", F.lit(0)).alias("was_capped"),
         # What held before these events, and what since.
         F.concat(
             F.array(F.struct(F.lit(0).cast("bigint").alias("offset"), F.col("old_policies").alias("detail"))),
@@ -372,10 +423,23 @@ def _nodes(events: DataFrame, carried: DataFrame | None) -> DataFrame:
 
 
 def _context(events: DataFrame, carried: DataFrame | None) -> DataFrame:
-    new = events.where(F.col("event").isin(*CONTEXT_EVENTS)).select(*_CONTEXT)
+    """What surrounds messages. With it what was refused and names none: both are found in one go."""
+    refused = (F.col("message_id") == "") & F.col("event").isin("duplicate", "refused")
+    new = events.where(F.col("event").isin(*CONTEXT_EVENTS) | refused).select(*_CONTEXT)
     if carried is None:
         return new
     return new.unionByName(carried.where(F.col("role") == "context").select(*_CONTEXT))
+
+
+def _nameless(context: DataFrame) -> DataFrame:
+    """What was refused at the door, before there was a message: it is counted, and makes no row."""
+    return (
+        context.where(F.col("event").isin("duplicate", "refused"))
+        .withColumn("box", box_of())
+        .withColumn("ts", F.unix_micros("at"))
+        .withColumn("code", F.when(F.col("event") == "refused", CODE["refused"]).otherwise(CODE["duplicate"]))
+        .select(*_SILENT)
+    )
 
 
 def _marks(events: DataFrame, carried: DataFrame | None) -> DataFrame:
@@ -394,7 +458,7 @@ class _Known(NamedTuple):
     asked: DataFrame | None
     """What desks that wait for quiet ask for, as ``quiet`` has it; None where none ever did."""
     caps: DataFrame | None
-    """What desks allow, as ``fullness`` has it: each `started` holds until the next."""
+    """What desks allow, as ``fullness`` has it: each `started` holds until the next; None where none ever did."""
 
 
 def _known(nodes: DataFrame) -> _Known:
@@ -402,8 +466,10 @@ def _known(nodes: DataFrame) -> _Known:
     asked: list[tuple[Any, ...]] = []
     caps: list[tuple[Any, ...]] = []
     was_quiet: list[int] = []
-    for row in found.select(["node", "was_quiet", "starts"]).to_pylist():
-        asked_before = len(asked)
+    # A mailbox that is full may be so by what is not said any more.
+    was_capped: list[int] = []
+    for row in found.select(["node", "was_quiet", "was_capped", "starts"]).to_pylist():
+        asked_before, caps_before = len(asked), len(caps)
         starts = sorted((each["offset"], each["detail"] or "") for each in row["starts"])
         for (since, detail), (till, _) in pairwise([*starts, (NEVER, "")]):
             for desk, policy in _policies(detail).items():
@@ -414,10 +480,12 @@ def _known(nodes: DataFrame) -> _Known:
                 if still is not None and still > 0 and most is not None:
                     asked.append((row["node"], desk, still, most, since, till))
         was_quiet.append(max(row["was_quiet"], int(len(asked) > asked_before)))
+        was_capped.append(max(row["was_capped"], int(len(caps) > caps_before)))
+    plain = found.drop_columns(["starts", "was_quiet", "was_capped"])
     return _Known(
-        spark.createDataFrame(found.drop_columns(["starts", "was_quiet"]).append_column("was_quiet", [was_quiet])),
+        spark.createDataFrame(plain.append_column("was_quiet", [was_quiet]).append_column("was_capped", [was_capped])),
         local.frame(spark, asked, quiet.ASKED_DDL) if any(was_quiet) else None,
-        local.frame(spark, caps, fullness.CAPS_DDL) if caps else None,
+        local.frame(spark, caps, fullness.CAPS_DDL) if any(was_capped) else None,
     )
 
 
@@ -462,7 +530,7 @@ def _amended(before: DataFrame, late: DataFrame) -> DataFrame:
         F.sum(is_("duplicate").cast("int")).alias("more"),
         F.min(F.when(is_("leased"), F.struct("offset", "ts"))).alias("lease"),
         F.min(F.when(is_("received"), F.struct("offset", "ts"))).alias("got"),
-        F.max(F.when(F.col("expires").isNotNull(), F.struct("offset", "expires"))).alias("lasts"),
+        F.max(F.when(limits(), F.struct("offset", "expires"))).alias("lasts"),
         F.min(F.when(is_("delivered"), F.col("offset"))).alias("gave"),
     )
     columns: dict[str, Column] = {
@@ -471,7 +539,9 @@ def _amended(before: DataFrame, late: DataFrame) -> DataFrame:
         "lane_seq": F.greatest("lane_seq", "more_seq"),
         "first_leased_at": F.coalesce("first_leased_at", F.timestamp_micros("lease.ts")),
         "received_at": F.coalesce("received_at", F.timestamp_micros("got.ts")),
-        "expires_at": F.coalesce(F.timestamp_micros("lasts.expires"), F.col("expires_at")),
+        "expires_at": F.when(F.col("lasts").isNull(), F.col("expires_at")).otherwise(
+            F.timestamp_micros("lasts.expires")
+        ),
         "delivered_offset": F.coalesce("delivered_offset", "gave"),
     }
     names = [name for name in silver.COLUMNS if name in before.columns]

@@ -8,7 +8,8 @@ In: what the batch was made of. Out: events of the contract with a role, and mem
     opening   the first connection of each desk
     lane      the highest number of each lane, and until when (memo_freed) its finished messages had held it
     node      the last offset and instant of each node; due_at and expires_at hold its highest and lowest instant,
-              detail what it said when it last started, attempt whether any of its desks ever waited for quiet
+              detail what it said when it last started, attempt whether any of its desks ever waited for quiet, and
+              size_bytes whether any ever was allowed only so much
     full      mailboxes that are as full as they may be, with the move since which they are
     post      posts of lanes that are waited for to be quiet, from that of the first unfinished message on; commit and
               size_bytes hold what was asked for, in µs
@@ -72,6 +73,7 @@ def carry(
                 "expires_at": F.timestamp_micros("first_at"),
                 "detail": F.col("policies"),
                 "attempt": F.col("was_quiet"),
+                "size_bytes": F.col("was_capped"),
             },
         ),
     ]
@@ -109,8 +111,7 @@ def _messages(
     if memo is None:
         kept = kept.select("*", *none.values())
     else:
-        first = memo.withColumn("generation", F.col("base") + 1).drop("base")
-        kept = kept.join(first, on=list(MESSAGE), how="left")
+        kept = kept.join(memo, on=list(MESSAGE), how="left")
     held = some.join(kept, on=list(ID), how="inner").where(F.col("offset").between(F.col("from"), F.col("to")))
     return shaped(
         held,

@@ -341,7 +341,7 @@ def outages(
         .withColumn("baseline", F.coalesce(F.sum("failed").over(before) / tried, F.lit(0.0)))
     )
     out = _from(rated.where(failing & (F.col("failure_rate") >= 2 * F.col("baseline"))), since)
-    levels = _hours(partials.where(F.col("mailbox") != ""), target).select(*target, number.alias("hour"), "level")
+    levels = _hours(partials, target).select(*target, number.alias("hour"), "level")
     placed = out.join(levels, on=list(target), how="left")
     then = F.col("hour") <= F.col("h")
     drained = ~then & (F.col("level") <= 0) & (F.col("hour") <= F.col("h") + AROUND_H)

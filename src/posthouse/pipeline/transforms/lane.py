@@ -55,6 +55,7 @@ def entries(rows: DataFrame, steps: DataFrame, marks: DataFrame, numbers: DataFr
         .groupBy(*PLACE, "lane_seq", *MESSAGE, spot_of().alias("spot"))
         .agg(
             F.min("offset").alias("offset"),
+            F.bool_or("counts").alias("held"),
             F.min(frees).alias("free"),
             F.min(F.when(is_("leased", "delivered"), F.col("offset"))).alias("taken"),
             F.max(waits).alias("waits"),
@@ -65,7 +66,8 @@ def entries(rows: DataFrame, steps: DataFrame, marks: DataFrame, numbers: DataFr
             *MESSAGE,
             "spot",
             "offset",
-            F.coalesce("free.clock", F.lit(NEVER)).alias("freed"),
+            # A number that is told only after the end held up nobody.
+            F.when(F.col("held"), F.coalesce("free.clock", F.lit(NEVER))).otherwise(-1).alias("freed"),
             F.coalesce("taken", F.lit(NEVER)).alias("taken"),
             F.coalesce("waits", F.lit(-1)).alias("waits"),
             *(none.alias(name) for name in ("since", "until", "due")),

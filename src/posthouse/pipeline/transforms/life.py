@@ -30,10 +30,9 @@ def grouped(told: DataFrame) -> DataFrame:
     posts, leases, got, silent = is_("posted"), is_("leased"), is_("received"), F.col("code") > ENDS
     said = ~silent
     carries = (F.col("reason").isNotNull() | F.col("error").isNotNull()) & ~ends()
-    odd = carries | (F.col("expires").isNotNull() & ~posts)
     shape = (
         F.when(silent, 0)
-        .when(odd, _ODD)
+        .when(carries, _ODD)
         .when(posts, _POST)
         .when(leases, _LEASE)
         .when(got, _GOT)

@@ -1,8 +1,9 @@
 """Steps: the lives that are not plain, event by event.
 
-In: all told events of such messages, with the number of generations that each had before (``base``). Out: the same
-events, each with what it did to its message, and one row a message and generation made of them. The definitions of
-lives, generations and outcomes stand here; ``life`` has a shorter way for what needs none of this.
+In: all told events of such messages, each with the number of generations before it that are not among them
+(``base``). Out: the same events, each with what it did to its message, and one row a message and generation made of
+them. The definitions of lives, generations and outcomes stand here; ``life`` has a shorter way for what needs none of
+this.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from .life import ROW
-from .told import CODE, DONE, ENDS, FLIES, FLIGHT, ID, KEY, NEVER, ends, is_, outcome_of, state_of
+from .told import CODE, DONE, ENDS, FLIES, FLIGHT, ID, KEY, NEVER, ends, is_, limits, outcome_of, state_of
 
 _LATER = (1, Window.unboundedFollowing)
 _SO_FAR = (Window.unboundedPreceding, Window.currentRow)
@@ -27,12 +28,15 @@ def steps(told: DataFrame) -> DataFrame:
     """
     whole = Window.partitionBy(*ID).orderBy("offset").rowsBetween(*_SO_FAR)
     posts = F.count(F.when(is_("posted"), 1)).over(whole)
-    numbered = told.withColumn("generation", (F.greatest(F.lit(1), posts) + F.col("base")).cast("int"))
+    said = F.col("code") <= ENDS
+    # What was said before a post is not of that message: its own post was never told.
+    strange = F.coalesce(~F.first(F.when(said, is_("posted")), ignorenulls=True).over(whole), F.lit(False))
+    count = F.greatest(F.lit(1), posts + strange.cast("int"))
+    numbered = told.withColumn("generation", (count + F.col("base")).cast("int"))
     mine = Window.partitionBy(*ID, "generation").orderBy("offset")
     so_far = mine.rowsBetween(*_SO_FAR)
     lived = numbered.withColumn("life", (F.count(F.when(is_("redriven"), 1)).over(so_far) + 1).cast("int"))
     before = Window.partitionBy(*ID, "generation", "life").orderBy("offset").rowsBetween(*_BEFORE)
-    said = F.col("code") <= ENDS
     exempts = is_("parked", "uncertain", "died", "redriven")
     placed = lived.select(
         "*",
@@ -40,7 +44,7 @@ def steps(told: DataFrame) -> DataFrame:
         F.min(F.when(ends(), F.col("offset"))).over(before).alias("end_before"),
         F.first(F.when(ends(), F.col("code")), ignorenulls=True).over(before).alias("end_code"),
         F.max(F.when(is_("delivered"), F.col("offset"))).over(before).alias("delivered_before"),
-        F.last("expires", ignorenulls=True).over(so_far).alias("expires_now"),
+        F.last(F.when(limits(), F.struct("expires")), ignorenulls=True).over(so_far)["expires"].alias("expires_now"),
         F.max(F.when(exempts, 1)).over(so_far).alias("exempt"),
         F.max(F.when(is_("posted"), F.col("ts"))).over(mine.rowsBetween(*_ALL)).alias("posted"),
         F.max(F.when(is_("posted"), F.col("offset"))).over(mine.rowsBetween(*_ALL)).alias("post"),
@@ -101,7 +105,7 @@ def rows(steps: DataFrame) -> DataFrame:
             F.min(F.when(is_("received"), F.struct("offset", "ts"))).alias("got"),
             F.max(F.when(counts, F.struct("offset", "ts", "code", "reason"))).alias("last"),
             F.max(F.when(said, F.struct("offset", "code", "reason"))).alias("last_said"),
-            F.max(F.when(said & F.col("expires").isNotNull(), F.struct("offset", "expires"))).alias("lasts"),
+            F.max(F.when(limits(), F.struct("offset", "expires"))).alias("lasts"),
             F.max(F.when(counts & F.col("error").isNotNull(), F.struct("offset", "error"))).alias("fault"),
             F.sum((leases & F.coalesce(~given_back, F.lit(True))).cast("int")).alias("attempts"),
             F.max("life").alias("lives"),

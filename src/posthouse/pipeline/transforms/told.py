@@ -48,6 +48,11 @@ def ends() -> Column:
     return F.col("code").between(ASIDES + 1, ENDS)
 
 
+def limits() -> Column:
+    """Whether the row's event says how long its message lasts from then on; if it says nothing, that has no end."""
+    return is_("posted", "redriven", "unparked")
+
+
 def state_of(code: Column) -> Column:
     """What a message does after an event of this code."""
     return (
