@@ -91,8 +91,9 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "books.enabled",
         Kind.SWITCH,
-        False,
-        "Whether `posthouse up` keeps the books, in a process of its own.",
+        True,
+        "Whether `posthouse up` keeps the books, in a process of its own; where it cannot, it says in one line what is "
+        "missing.",
     ),
     Setting("books.lake", Kind.PLACE, ".posthouse/lake", "The folder or URL of the books' tables."),
     Setting(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import shutil
@@ -27,7 +28,7 @@ CONTAINER = ROOT / "deploy" / "Containerfile"
 CONFIG = ROOT / "deploy" / "posthouse.toml"
 INSTRUCTIONS = {
     "FROM", "WORKDIR", "COPY", "RUN", "USER", "VOLUME", "ENV", "EXPOSE", "STOPSIGNAL", "HEALTHCHECK", "ENTRYPOINT",
-    "CMD",
+    "CMD", "ARG",
 }  # fmt: skip
 
 
@@ -117,9 +118,28 @@ def test_the_container_file_builds_from_what_there_is_and_starts_it() -> None:
     check_command(json.loads(last["ENTRYPOINT"]) + json.loads(last["CMD"]))
     assert last["STOPSIGNAL"] == "SIGTERM"
     assert last["USER"] != "root"
-    (extras,) = re.findall(r"'\.\[([a-z,]+)\]'", "".join(words for name, words in found if name == "RUN"))
+    (usual,) = (words.removeprefix("EXTRAS=") for name, words in found if name == "ARG")
+    (with_books,) = re.findall(r"--build-arg EXTRAS=(\S+)", CONTAINER.read_text(encoding="utf-8"))
+    assert {*with_books.split(",")} - {*usual.split(",")} == {"pipeline"}
     declared = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    assert all(re.search(rf"^{extra} = \[", declared, re.MULTILINE) for extra in extras.split(","))
+    assert all(re.search(rf"^{extra} = \[", declared, re.MULTILINE) for extra in with_books.split(","))
+
+
+@pytest.mark.parametrize(
+    ("extras", "asked"), [("journal,relay", False), ("journal,pipeline", True), ("all", True), ("pipelines", False)]
+)
+def test_an_image_with_the_books_has_what_they_need(tmp_path: Path, extras: str, asked: bool) -> None:
+    """The very line of the container file, with a program in the place of Python that only notes what it is asked."""
+    (line,) = (words for name, words in instructions() if name == "RUN" and "pipeline.jars" in words)
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\nprintf "%s " "$@" > "$0.words"\n', encoding="utf-8")
+    python.chmod(0o755)
+    words = ["sh", "-ec", line.replace("/opt/posthouse/bin/python", str(python))]
+    subprocess.run(words, env={"EXTRAS": extras, "PATH": os.environ["PATH"]}, check=True)
+    told = tmp_path / "python.words"
+    assert (told.read_text(encoding="utf-8") if told.exists() else None) == (
+        "-m posthouse.pipeline.jars " if asked else None
+    )
 
 
 def test_what_the_container_file_names_is_what_the_program_has() -> None:

@@ -94,6 +94,49 @@ def test_a_run_that_was_killed_goes_on_with_the_same_files_only(
 
 
 @pytest.mark.usefixtures("small")
+def test_a_run_of_which_only_the_record_is_lacking_goes_on_without_its_files(
+    spark: SparkSession, made: Path, kept: Path, tmp_path: Path
+) -> None:
+    journal, lake = Path(shutil.copytree(made, tmp_path / "j")), tmp_path / "lake"
+    with pytest.raises(Killed):
+        Job(str(lake), lambda: spark, stage=killer("segments")).run(str(journal))
+    segments = sorted(journal.glob("node=*/*.parquet"))
+    segments[0].unlink()
+    result = Job(str(lake), lambda: spark).run(str(journal))
+    assert (result.batches, result.segments) == (1, len(segments))
+    assert tables(lake) == tables(kept)
+
+
+@pytest.mark.usefixtures("small")
+def test_a_rebuild_keeps_out_whom_an_interrupted_command_was_to_forget(
+    spark: SparkSession, made: Path, copy: Path
+) -> None:
+    mailbox = next(row["mailbox"] for row in Lake(str(copy)).rows("messages"))
+    with pytest.raises(Killed):
+        Job(str(copy), lambda: spark, stage=killer("planned")).forget(mailbox, str(made))
+    assert mailbox in {row["mailbox"] for row in Lake(str(copy)).rows("messages")}
+    job_of_it = Job(str(copy), lambda: spark)
+    job_of_it.run(str(made), rebuild=True)
+    assert mailbox not in {row["mailbox"] for row in Lake(str(copy)).rows("messages")}
+    assert job_of_it.ledger.state().forgotten == (mailbox,)
+
+
+@pytest.mark.usefixtures("small")
+def test_nothing_takes_the_place_of_a_lake_where_no_segment_can_be_read(
+    spark: SparkSession, made: Path, kept: Path, copy: Path, tmp_path: Path
+) -> None:
+    journal = Path(shutil.copytree(made, tmp_path / "j"))
+    segments = sorted(journal.glob("node=*/*.parquet"))
+    for path in segments:
+        path.write_bytes(b"torn")
+    with pytest.raises(InvalidInput, match=rf"no segment in \S+ can be taken in, and the lake has {len(segments)}: node="):
+        Job(str(copy), lambda: spark).run(str(journal), rebuild=True)
+    assert tables(copy) == tables(kept)
+    # Where there was none before either, there is nothing to lose.
+    assert len(Job(str(tmp_path / "new"), lambda: spark).run(str(journal), rebuild=True).rejected) == len(segments)
+
+
+@pytest.mark.usefixtures("small")
 def test_a_batch_that_no_table_has_is_planned_anew_where_a_segment_is_another_one_since(
     spark: SparkSession, made: Path, kept: Path, tmp_path: Path
 ) -> None:
@@ -442,7 +485,9 @@ def test_compacting_changes_nothing_and_a_lake_without_its_record_is_rebuilt(
     job_of_it = Job(str(copy), lambda: spark)
     assert job_of_it.compact(retain_h=1_000)
     assert tables(copy) == tables(kept)
+    assert not job_of_it.is_unrecorded()
     shutil.rmtree(copy / "_posthouse")
+    assert job_of_it.is_unrecorded()
     with pytest.raises(StoreCorrupt, match="no record"):
         job_of_it.run(str(made))
     job_of_it.run(str(made), rebuild=True)

@@ -181,11 +181,14 @@ def test_a_naive_append_fails_the_same_test(
         mode = "append" if name == "messages" else "overwrite"
         rows.write.format("delta").mode(mode).save(self._ledger.table(name))
 
+    wanted, calm, killed = {"messages": kept.tables["messages"]}, tmp_path / "calm", tmp_path / "killed"
     monkeypatch.setattr(Tables, "write", naive)
+    Job(str(calm), lambda: spark).run(str(made))
+    assert tables(calm, ("messages",)) == wanted
     with pytest.raises(Killed):
-        Job(str(tmp_path), lambda: spark, stage=killer("messages")).run(str(made))
-    Job(str(tmp_path), lambda: spark).run(str(made))
-    assert tables(tmp_path, ("messages",)) != {"messages": kept.tables["messages"]}
+        Job(str(killed), lambda: spark, stage=killer("messages")).run(str(made))
+    Job(str(killed), lambda: spark).run(str(made))
+    assert tables(killed, ("messages",)) != wanted
 
 
 # ── The real ones ────────────────────────────────────────────────────────────────────────────────

@@ -14,14 +14,14 @@ from tests.pipeline.daemon import Daemon
 from tests.pipeline.heard import Heard
 from tests.unit.cli.house import PROGRAM
 
-from posthouse.pipeline import generate, java
+from posthouse.pipeline import generate, java, job
 from posthouse.pipeline.job import Job
 from posthouse.pipeline.lake import Lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-COMPARED = ("events", "messages", "attempts", "anomalies", "books", "latency", "deadletters")
+COMPARED = ("events", "messages", "attempts", "anomalies", *job.GOLD)
 
 TINY = """\
 import sys
@@ -159,7 +159,8 @@ appender.heard.layout.pattern = %m%n
 """
 """What the driver's Java says goes into a pipe, so that it is heard at once."""
 KILLED_IN = ("planned", "events", "committed")
-"""In the first task behind each of these, one worker goes: while rows are made, written, and summed up."""
+"""In the first task behind each of these, one worker goes: while rows are made, written, and summed up. Behind the
+other stages there may be no task any more."""
 
 
 @pytest.mark.slow

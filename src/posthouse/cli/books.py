@@ -73,11 +73,14 @@ def rebuild(
     asks, place = session.must_ask(yes), journal_place(session, journal)
     with open_job(session, at) as job:
         missing, taken = job.missing(place)
-    told = f"{missing} of {taken} segments that were taken in are not there." if missing else ""
+        told = [f"{missing} of {taken} segments that were taken in are not there."] if missing else []
+        if job.is_unrecorded():
+            told.append("The lake's record is lost: whoever was forgotten comes back, and has to be forgotten again.")
     if asks:
-        session.confirm(f"{told} Segments that are not there any more will be missing in the books. Go on?".lstrip())
+        told.append("Segments that are not there any more will be missing in the books. Go on?")
+        session.confirm(" ".join(told))
     elif told and not session.json:
-        session.say(told)
+        session.say(" ".join(told))
     with progress(session) as report, open_job(session, at, report) as job:
         result = job.run(place, rebuild=True)
     _tell(session, result, missing=missing)

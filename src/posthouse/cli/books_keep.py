@@ -29,7 +29,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from ..config import Config
 from ..errors import MissingExtra, PosthouseError, StoreFull, StoreUnavailable
-from .books_place import FOUND_MAX, need_packages
+from .books_place import FOUND_MAX, is_remote, need_packages
+from .session import failure_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -73,11 +74,6 @@ def missing(environment: Mapping[str, str], master: str | None = None) -> str | 
     if not has_java and next(java.homes(java.folder(), environment), None) is None:
         return java.lacking()
     return None
-
-
-def is_remote(master: str | None) -> bool:
-    """Whether ``books.master`` names a server of Spark Connect."""
-    return master is not None and master.startswith("sc://")
 
 
 class Keeper:
@@ -442,11 +438,8 @@ def _keep(settings: Mapping[str, Any], turns: queue.SimpleQueue[str], answers: T
                 # It may be Spark itself that failed: the next turn has another process.
                 _say(answers, {"error": str(error), "over": True})
                 return
-            except PosthouseError as error:
-                _say(answers, {"error": str(error)})
-            except OSError as error:
-                where = f": {error.filename}" if error.filename else ""
-                _say(answers, {"error": f"{error.strerror or error}{where}"})
+            except (PosthouseError, OSError) as error:
+                _say(answers, {"error": str(failure_of(error))})
             else:
                 _say(answers, done)
 

@@ -72,7 +72,7 @@ def place_options(function: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         click.option("--conf", metavar="NAME=VALUE", multiple=True, help="A setting of Spark; may be repeated."),
         click.option("--remote", metavar="URL", help="A Spark Connect server, such as sc://host:15002."),
-        click.option("--master", metavar="URL", help="A cluster's master, or local[N] [default: books.master]."),
+        click.option("--master", metavar="URL", help="A cluster's master, local[N] or sc://… [default: books.master]."),
         click.option("--lake", metavar="DIR", help="The lake's folder or URL [default: books.lake]."),
     ):
         command = option(command)
@@ -141,14 +141,17 @@ def _settings(session: Session, at: Place) -> Settings:
         if not equals or not name.strip():
             raise click.UsageError(f"--conf takes NAME=VALUE, not {text[:80]!r}")
         given[name.strip()] = value
-    master, remote = at.master, at.remote
+    remote, master = at.remote, at.master
     if not master and not remote:
-        usual = session.config().text_or_none("books.master")
-        if usual and usual.startswith("sc://"):
-            remote = usual
-        else:
-            master = usual
+        master = session.config().text_or_none("books.master")
+    if is_remote(master):
+        remote, master = master, None
     return Settings(master=master, remote=remote, conf=given, environment=dict(os.environ))
+
+
+def is_remote(master: str | None) -> bool:
+    """Whether what is given as a master names a server of Spark Connect."""
+    return master is not None and master.startswith("sc://")
 
 
 def need_packages() -> None:

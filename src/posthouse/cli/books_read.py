@@ -59,7 +59,7 @@ def _time_options(function: F) -> F:
 @_time_options
 @click.option("--desk", metavar="TEXT", help="Only of this desk.")
 @click.option("--kind", metavar="TEXT", help="Only of this kind: the type of messages, or of findings.")
-@click.option("--where", metavar="CONDITION", default="", help="Only rows for which this holds; see below.")
+@click.option("--where", metavar="CONDITION", default="", help="Only rows for which this holds; see above.")
 @click.option("--columns", metavar="NAMES", default="", help="Which columns, parted by commas; `all` for every one.")
 @click.option(
     "--limit",
@@ -84,8 +84,8 @@ def show(
 
     TABLE is books (the default), messages, attempts, anomalies, latency, depth, availability, deadletters, outages,
     replays, events, segments or restores. A CONDITION compares columns with values, as in
-    "outcome = dead and (attempts > 3 or error ~ timeout)": = != < <= > >=, ~ (contains), in (a, b), is null, and,
-    or, not. Lengths of time are microseconds, or written as 250ms, 5s, 2h.
+    "outcome = dead and (attempts > 3 or error ~ timeout)": = != < <= > >=, ~ and !~ (contains), in (a, b),
+    not in (a, b), is null, is not null, and, or, not. Lengths of time are microseconds, or written as 250ms, 5s, 2h.
     """
     from ..pipeline.lake import VIEWS, Selection
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..errors import StoreError, StoreFull, StoreHeld, StoreUnavailable
+from ..errors import InvalidInput, PosthouseError, StoreFull, StoreHeld, StoreUnavailable
 from .books_place import (
     FOUND_MAX,
     Finite,
@@ -30,7 +30,7 @@ from .books_place import (
 )
 from .option import pass_session
 from .root import Command
-from .session import Session
+from .session import Session, failure_of
 from .text import inert
 
 if TYPE_CHECKING:
@@ -59,18 +59,30 @@ def watch(session: Session, journal: str | None, at: Place, every: float) -> Non
 
     With --json each turn that found something is one line, and one that was put off is one on stderr. A turn that finds
     the lake in use is left out; after one that failed in Spark, or for want of room on the disk, Spark is started anew.
+    Once a turn has ended well, a journal that cannot be read is waited for, too.
     """
+    from ..pipeline import failure
+
     place = journal_place(session, journal)
     told: set[Finding] = set()
+    well = False
     with contextlib.suppress(KeyboardInterrupt), _ended_alike(), progress(session) as report:
         while True:
             try:
                 with open_job(session, at, report) as job:
                     while True:
                         try:
-                            _tell(session, job.run(place), told)
+                            with failure.told():
+                                result = job.run(place)
                         except StoreHeld as error:
                             _put_off(session, error, every)
+                        except (InvalidInput, OSError) as error:
+                            if not well:
+                                raise
+                            _put_off(session, error, every)
+                        else:
+                            well = True
+                            _tell(session, result, told)
                         report(0, None, "waiting for more")
                         time.sleep(every)
             except (StoreUnavailable, StoreFull) as error:
@@ -80,12 +92,13 @@ def watch(session: Session, journal: str | None, at: Place, every: float) -> Non
                 time.sleep(every)
 
 
-def _put_off(session: Session, error: StoreError, every: float) -> None:
+def _put_off(session: Session, error: PosthouseError | OSError, every: float) -> None:
+    failure = failure_of(error)
     if session.json:
-        document = {"error": {"code": error.code, "message": str(error), "again_s": every}}
+        document = {"error": {"code": failure.code, "message": str(failure), "again_s": every}}
         click.echo(json.dumps(document), err=True)
         return
-    click.echo(f"posthouse: {inert(str(error))}; trying again in {every:g} s", err=True)
+    click.echo(f"posthouse: {inert(str(failure))}; trying again in {every:g} s", err=True)
 
 
 def _tell(session: Session, result: Result, told: set[Finding]) -> None:

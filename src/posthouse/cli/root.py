@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from ..errors import PosthouseError
-from .session import REFUSED, USAGE, Failure, Session, end, failure_of, parse_set
+from .session import USAGE, Failure, Session, end, failure_of, parse_set
 
 BUG = 70
 """The exit code of what nobody foresaw (EX_SOFTWARE)."""
@@ -183,7 +183,7 @@ class Root(click.Group):
             sys.exit(code if isinstance(code, int) else 0)
         except Failure as failure:
             end(failure, as_json)
-        except PosthouseError as error:
+        except (PosthouseError, OSError) as error:
             end(failure_of(error), as_json)
         except click.exceptions.NoArgsIsHelpError as error:
             if as_json:
@@ -197,9 +197,6 @@ class Root(click.Group):
             end(Failure("usage", error.format_message(), USAGE), as_json)
         except (click.Abort, KeyboardInterrupt):
             end(Failure("interrupted", "interrupted", INTERRUPTED), as_json)
-        except OSError as error:
-            where = f": {error.filename}" if error.filename else ""
-            end(Failure("system", f"{error.strerror or error}{where}", REFUSED), as_json)
         except Exception as error:
             if "--debug" in words:
                 raise

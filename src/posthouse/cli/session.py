@@ -45,8 +45,11 @@ class Failure(Exception):
         self.detail = detail or {}
 
 
-def failure_of(error: PosthouseError) -> Failure:
+def failure_of(error: PosthouseError | OSError) -> Failure:
     """What an error means for the exit code."""
+    if isinstance(error, OSError):
+        where = f": {error.filename}" if error.filename else ""
+        return Failure("system", f"{error.strerror or error}{where}", REFUSED)
     ours = isinstance(error, InvalidInput | MissingExtra)
     return Failure(error.code, str(error), USAGE if ours else STORE)
 

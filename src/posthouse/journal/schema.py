@@ -212,7 +212,8 @@ def folder_name(node: str) -> str:
 def node_of(folder_name: str) -> str | None:
     """The node that a folder belongs to, None where it is no node's folder."""
     label, _, node = folder_name.partition("=")
-    return node if label == "node" and _NODE.fullmatch(node) else None
+    is_one = label == "node" and len(node) <= NODE_LENGTH_MAX and _NODE.fullmatch(node)
+    return node if is_one else None
 
 
 def file_name(first: int, last: int) -> str:

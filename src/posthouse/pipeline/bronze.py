@@ -30,6 +30,8 @@ EVENTS = (
     "paused", "resumed", "started",
 )  # fmt: skip
 """The events of the contract's version; others are kept, reported and looked at by nothing."""
+WITHOUT_MESSAGE = ("refused", "duplicate", "connected", "disconnected", "paused", "resumed", "started")
+"""Those that may name no message."""
 
 TAKEN, UNVERIFIED, REJECTED = "taken", "unverified", "rejected"
 BATCH_ROWS = 65_536
@@ -376,6 +378,7 @@ class _Scan:
         self._offsets: list[Any] = []
         self._at: list[Any] = []
         self._unknown: dict[str, int] = {}
+        self._nameless: int | None = None
         self._far = ""
         self.first_at: int | None = None
         self.last_at: int | None = None
@@ -418,7 +421,22 @@ class _Scan:
                 self._unknown[event] = int(offsets[where])
             if event == "started":
                 self._starts(batch.filter(pc.equal(batch.column("event").cast(pa.string()), event)))
+        if self._nameless is None:
+            self._look_for_names(batch, offsets)
         return None
+
+    def _look_for_names(self, batch: Any, offsets: Any) -> None:
+        """Note the first event of a message that does not say of which."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        unnamed = pc.equal(batch.column("message_id").cast(pa.string()), "")
+        if pc.any(unnamed).as_py():
+            events = batch.column("event").cast(pa.string())
+            of_none = pc.is_in(events, pa.array((*WITHOUT_MESSAGE, *self._unknown), pa.string()))
+            found = pc.and_not(unnamed, of_none)
+            if pc.any(found).as_py():
+                self._nameless = int(offsets[pc.index(found, True).as_py()])
 
     def _starts(self, starts: Any) -> None:
         """Look at what a node said when it started: whether it goes on from a snapshot of another."""
@@ -477,6 +495,9 @@ class _Scan:
         if starts[0] < 1:
             return f"it holds offset {starts[0]}, and offsets begin at 1"
         self.ranges = tuple(zip(starts, ends, strict=True))
+        if starts[0] < self._segment.first or ends[-1] > self._segment.last:
+            # They would take the place of those of the segment that should hold them.
+            return f"its rows hold {self._held()}, which are beyond its name"
         begins = [int(at[0]), *(int(at[cut + 1]) for cut in cuts)]
         self.edges = tuple(zip(begins, [*(int(at[cut]) for cut in cuts), int(at[-1])], strict=True))
         back = np.flatnonzero((steps == 1) & (np.diff(at) < 0)) + 1
@@ -485,13 +506,18 @@ class _Scan:
         if self.backs_more:
             self.extremes = int(at.min()), int(at.max())
         if self.ranges != ((self._segment.first, self._segment.last),):
-            held = ", ".join(f"{first} to {last}" for first, last in self.ranges[:3])
-            self.faults.append(f"its rows hold the offsets {held}{' …' if len(self.ranges) > 3 else ''}")
+            self.faults.append(f"its rows hold {self._held()}")
         if self._far:
             self.faults.append(self._far)
         for event, offset in self._unknown.items():
             self.faults.append(f"it holds the unknown event {event!r:.40}, first at offset {offset}")
+        if self._nameless is not None:
+            self.faults.append(f"it tells of messages and not of which, first at offset {self._nameless}")
         return None
+
+    def _held(self) -> str:
+        held = ", ".join(f"{first} to {last}" for first, last in self.ranges[:3])
+        return f"the offsets {held}{' …' if len(self.ranges) > 3 else ''}"
 
 
 def _iso(at: int) -> str:

@@ -12,7 +12,7 @@ import datetime
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..errors import StoreCorrupt
+from ..errors import StoreUnavailable
 from ..journal import schema as contract
 from .bronze import TAKEN, File, Journal, Segment, arrow_fs
 from .offsets import Ranges, common, merged
@@ -48,7 +48,7 @@ def take_in(journal: Journal, ledger: Ledger, plan: Plan) -> list[Piece]:
     for number, segment in enumerate(plan.new):
         file = files.get((segment.node, segment.name))
         if file is None:
-            raise StoreCorrupt(f"the segment node={segment.node}/{segment.name} is gone since it was examined")
+            raise StoreUnavailable(f"the segment node={segment.node}/{segment.name} is gone since it was examined")
         found += _Intake(journal, ledger, f"{plan.batch:08d}-{number:06d}.parquet").take(
             segment, file, plan.known, plan.after.forgotten
         )
@@ -129,7 +129,8 @@ class _Intake:
 
     def _same(self, segment: Segment, size_bytes: int) -> None:
         if size_bytes != segment.size_bytes:
-            raise StoreCorrupt(f"the segment node={segment.node}/{segment.name} is another one since it was examined")
+            name = f"node={segment.node}/{segment.name}"
+            raise StoreUnavailable(f"the segment {name} is another one since it was examined")
 
     def _path(self, day: str) -> str:
         self._system.create_dir(f"{self._root}/day={day}")

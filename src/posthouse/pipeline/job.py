@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import InvalidInput, StoreCorrupt
-from . import bronze, check, cutting, held, intake, ledger, lineage, local, schema, taken, withdrawn
+from . import bronze, check, cutting, filed, held, intake, ledger, lineage, schema, taken, withdrawn
 from .agreement import verify_tables
 from .bronze import REJECTED, File, Journal, Listing, Segment
 from .finding import Finding
@@ -234,9 +234,14 @@ class Job:
         """InvalidInput where there are no books, StoreCorrupt where there is no record of them; nothing is made."""
         if self.ledger.state().batch or self.ledger.plan() is not None:
             return
-        if self.ledger.has("events"):
+        if self.is_unrecorded():
             raise self._unrecorded()
         raise InvalidInput(f"there are no books at {self.ledger.place}")
+
+    def is_unrecorded(self) -> bool:
+        """Whether there are tables and no record of them."""
+        known = self.ledger.state(rebuilding=True).batch or self.ledger.begun()
+        return not known and self.ledger.has("events")
 
     # A run
 
@@ -249,38 +254,41 @@ class Job:
             # Nothing must not take the place of all that the lake has.
             self._missing(journal, listing)
         dropped = False
-        if plan is not None and plan.batch > state.batch and (other := _other_since(plan, listing)):
-            if plan.mode == REBUILD or any(self.tables.transaction(n) >= plan.batch for n in ("events", *SILVER)):
-                raise InvalidInput(f"a run was interrupted, and {other} since: put it back as it was, or rebuild")
-            # No table has anything of it: it is planned anew, under another number, which whatever the killed process
-            # left at work on a server does not write.
-            self.tables.tell_withdrawn([], plan.batch, whole=False)
-            state, dropped = replace(state, batch=plan.batch), True
-        elif plan is not None and plan.batch > state.batch:
-            # Begun and not committed: the same batch again, from the same versions.
-            self._done = 0
-            self._under_way = self._total = sum(segment.events for segment in plan.new)
-            told = [withdrawn.NAME] if _anew(plan) or self.ledger.has(withdrawn.NAME) else []
-            if all(self.tables.transaction(name) >= plan.batch for name in ("events", *SILVER, *told)):
-                # Every table has it: only the record lacks it. What it changed is not known any more.
-                self._write_segments(plan)
-                self._conclude(plan, _every_day())
+        if plan is not None and plan.batch > state.batch:
+            done = self._is_everywhere(plan)
+            if not done and (other := _other_since(plan, listing)):
+                if plan.mode == REBUILD or any(self.tables.transaction(n) >= plan.batch for n in ("events", *SILVER)):
+                    raise InvalidInput(f"a run was interrupted, and {other} since: put it back as it was, or rebuild")
+                # No table has anything of it: it is planned anew, under another number, which whatever the killed
+                # process left at work on a server does not write.
+                state, dropped = replace(state, batch=plan.batch), True
             else:
-                self._carry_out(plan, journal)
-            result.batches += 1
-            result.segments += len(plan.new)
-            result.events += self._under_way
-            state = plan.after
+                # Begun and not committed: the same batch again, from the same versions.
+                self._done = 0
+                self._under_way = self._total = sum(segment.events for segment in plan.new)
+                if done:
+                    # Only the record lacks it. What it changed is not known any more.
+                    self._write_segments(plan)
+                    self._conclude(plan, _every_day())
+                else:
+                    self._carry_out(plan, journal)
+                result.batches += 1
+                result.segments += len(plan.new)
+                result.events += self._under_way
+                state = plan.after
         if state.batch == 0 and not rebuild and self.ledger.has("events"):
             raise self._unrecorded()
         if rebuild:
-            # Numbers go on: a table never takes a batch of the same number twice.
+            # Numbers go on: a table never takes a batch of the same number twice. And nobody comes back whom a command
+            # that was interrupted was to forget.
             reached = max(state.batch, self.ledger.begun(), *map(self.tables.transaction, STATE_TABLES))
-            state = State(batch=reached, forgotten=state.forgotten)
+            state = State(batch=reached, forgotten=tuple(sorted({*state.forgotten, *self.ledger.forgetting()})))
         names = {(segment.node, segment.name) for segment in self.tables.segments()} if state.segments else set()
         looked = self._examine(journal, [file for file in listing.files if (file.node, file.name) not in names])
         rejected = tuple(segment for segment in looked if segment.state == REJECTED)
         sound = [segment for segment in looked if segment.state != REJECTED]
+        if rebuild and not sound:
+            self._need_none(journal, rejected)
         before = state.lineage
         restores = lineage.told(*state.restores, *(segment.restored for segment in sound))
         state = replace(state, rejected=rejected, foreign=tuple(listing.foreign), restores=restores)
@@ -304,7 +312,12 @@ class Job:
             known, line = state.known(), state.lineage
             moved = line.moved(before, known)
             late = mode == APPEND and (bool(moved) or cutting.is_late(piece, state.segments, line))
-            self._carry_out(self._planned(RECOMPUTE if late else mode, piece, after, known, moved), journal)
+            plan = self._planned(RECOMPUTE if late else mode, piece, after, known, moved)
+            if dropped:
+                # The number that was dropped took nothing out. Told behind the plan, it cannot come again.
+                self.tables.tell_withdrawn([], plan.batch - 1, whole=False)
+                dropped = False
+            self._carry_out(plan, journal)
             self._done += self._under_way
             result.batches += 1
             result.segments += len(piece)
@@ -321,6 +334,21 @@ class Job:
         """What ``missing`` says."""
         taken = self._taken_before()
         return check.lacking(journal, listing.files, taken), len(taken or ())
+
+    def _need_none(self, journal: Journal, rejected: Sequence[Segment]) -> None:
+        """InvalidInput where a lake that has segments is to be made anew, and no file of the journal can be read."""
+        taken = self._taken_before()
+        if rejected and (taken is None or taken):
+            many, first = len(taken) if taken else "some", rejected[0]
+            raise InvalidInput(
+                f"no segment in {journal.place} can be taken in, and the lake has {many}:"
+                f" node={first.node}/{first.name}: {first.reason}"
+            )
+
+    def _is_everywhere(self, plan: Plan) -> bool:
+        """Whether every table has a batch that the record lacks."""
+        told = [withdrawn.NAME] if _anew(plan) or self.ledger.has(withdrawn.NAME) else []
+        return all(self.tables.transaction(name) >= plan.batch for name in ("events", *SILVER, *told))
 
     def _taken_before(self) -> list[Segment] | None:
         """The segments that the table tells of, whatever the record says; None where nobody can tell."""
@@ -443,7 +471,7 @@ class Job:
                 tables["carried"] = tables["carried"].unionByName(others)
         tables["messages"] = _revised(tables["messages"], old)
         tables["anomalies"] = tables["anomalies"].unionByName(
-            self._file_anomalies(plan.after, tables["anomalies"].schema), allowMissingColumns=True
+            filed.findings(self.spark, plan.after.findings(), tables["anomalies"].schema), allowMissingColumns=True
         )
         if mode == APPEND and "anomalies" in past:
             # What is there for good is not told again.
@@ -508,10 +536,11 @@ class Job:
         said = self.ledger.state(rebuilding=plan.mode == REBUILD)
         whole = plan.mode == REBUILD or "segments" not in plan.versions
         only_more = not whole and not said.rejected and not plan.after.rejected
-        rows, instead = self._segment_rows(plan), f"state = '{REJECTED}'"
+        rows = filed.segments(self.spark, (*plan.new, *plan.after.rejected))
+        instead = f"state = '{REJECTED}'"
         self.tables.write("segments", rows, plan.batch, whole=whole, append=only_more, instead=instead)
         if plan.after.restores != said.restores:
-            self.tables.write("restores", self._restore_rows(plan.after.lineage), plan.batch, whole=True)
+            self.tables.write("restores", filed.restores(self.spark, plan.after.lineage), plan.batch, whole=True)
 
     def _new_events(self, plan: Plan, journal: Journal | None) -> DataFrame:
         urls = [journal.url(segment.node, segment.name) for segment in plan.new] if journal else []
@@ -534,65 +563,6 @@ class Job:
             pieces = intake.take_in(journal, self.ledger, plan) if journal else []
             whole = plan.mode == REBUILD or "events" not in plan.versions
             self.tables.add_events(pieces, plan.batch, whole=whole)
-
-    def _file_anomalies(self, state: State, like: Any) -> DataFrame:
-        from pyspark.sql import functions as F
-
-        rows = [(FILES, f.kind, f.node, "", "", "", "", f.at, list(f.offsets), f.detail) for f in state.findings()]
-        ddl = (
-            "part string, kind string, node string, desk string, mailbox string, sender string, message_id string,"
-            " at bigint, offsets array<bigint>, detail string"
-        )
-        found = local.frame(self.spark, rows, ddl).withColumn("at", F.timestamp_micros("at"))
-        for column in like.fields:
-            if column.name not in found.columns:
-                found = found.withColumn(column.name, F.lit(None).cast(column.dataType))
-        return found
-
-    def _restore_rows(self, line: lineage.Lineage) -> DataFrame:
-        from pyspark.sql import functions as F
-
-        rows = [
-            (r.node, r.start, r.origin, r.offset, r.at, place.node, place.shift, place.last)
-            for r in line.restores
-            for place in (line.place(r.node),)
-        ]
-        ddl = (
-            "node string, start bigint, from_node string, from_offset bigint, at bigint, known_as string,"
-            " shift bigint, last bigint"
-        )
-        return local.frame(self.spark, rows, ddl).withColumn("at", F.timestamp_micros("at"))
-
-    def _segment_rows(self, plan: Plan) -> DataFrame:
-        rows = [
-            (
-                s.node,
-                s.name,
-                s.first,
-                s.last,
-                s.events,
-                [offset for pair in s.ranges for offset in pair],
-                s.prev,
-                s.chain,
-                s.first_at,
-                s.last_at,
-                s.state,
-                [*s.faults, *([s.broken] if s.broken else [])],
-                s.size_bytes,
-            )
-            for s in (*plan.new, *plan.after.rejected)
-        ]
-        ddl = (
-            "node string, name string, first bigint, last bigint, events bigint, ranges array<bigint>, prev string,"
-            " chain string, first_at bigint, last_at bigint, state string, faults array<string>, size_bytes bigint"
-        )
-        return local.frame(self.spark, rows, ddl).selectExpr(
-            *(
-                f"timestamp_micros({name}) AS {name}" if name.endswith("_at") else name
-                for name in schema.SEGMENTS.names
-                if name != "batch"
-            )
-        )
 
     @contextlib.contextmanager
     def _wide(self, events: int, summed: int = 1) -> Iterator[Callable[[int], None]]:

@@ -132,6 +132,11 @@ class Ledger:
         found = self._record.read("plan")
         return int(found["batch"]) if found else 0
 
+    def forgetting(self) -> tuple[str, ...]:
+        """Who is forgotten once that batch is committed, whatever version it is of."""
+        found = self._record.read("plan")
+        return tuple(found["after"].get("forgotten", ())) if found else ()
+
     def plan(self) -> Plan | None:
         """The batch that was begun and not committed."""
         found = self._record.read("plan")

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import InvalidInput, MissingExtra, PosthouseError, StoreUnavailable
@@ -111,6 +112,8 @@ def defaults(settings: Settings) -> dict[str, str]:
         "spark.databricks.delta.snapshotPartitions": "1",
         # Each sort and each hash table of each task takes one of these at least: usually 64 MiB, for however few rows.
         "spark.buffer.pageSize": "4m",
+        # Spark makes the folder of a default database, in the current one if nobody says where. Nothing is put into it.
+        "spark.sql.warehouse.dir": Path(tempfile.gettempdir()).as_uri(),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         # What was shuffled is removed once Java has noticed that nobody needs it: of a long build in half an hour, and

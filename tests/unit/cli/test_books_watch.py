@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import signal
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ import pytest
 from tests.unit.cli.house import House
 
 from posthouse.cli import books_watch
-from posthouse.errors import StoreFull, StoreHeld, StoreUnavailable
+from posthouse.errors import InvalidInput, StoreFull, StoreHeld, StoreUnavailable
 from posthouse.pipeline.finding import Finding
 from posthouse.pipeline.job import Result
 from posthouse.pipeline.ledger import Ledger
@@ -68,6 +69,28 @@ def test_after_spark_failed_it_is_started_anew_and_not_where_the_lake_was_in_use
     assert opened == [["StoreUnavailable"], ["StoreFull"], ["StoreHeld", "Result", "KeyboardInterrupt"]]
     said = [f"posthouse: {why}; trying again in 5 s" for why in ("Java ended", "no room", "in use")]
     assert done.stderr.splitlines() == said
+
+
+@pytest.mark.parametrize(
+    ("away", "why", "code"),
+    [
+        (InvalidInput("no such folder"), "no such folder", 2),
+        (OSError(errno.EIO, "Input/output error", "/j"), "Input/output error: /j", 1),
+    ],
+)
+def test_a_journal_that_cannot_be_read_for_a_while_is_waited_for_once_it_could_be(
+    house: House, turns: tuple[list[Turn], list[list[str]]], away: Exception, why: str, code: int
+) -> None:
+    coming, opened = turns
+    coming += [Result(), away, Result()]
+    done = house.run("books", "watch", "--every", "5")
+    # Spark stays as it is.
+    assert opened == [["Result", type(away).__name__, "Result", "KeyboardInterrupt"]]
+    assert done.stderr == f"posthouse: {why}; trying again in 5 s\n"
+    # In the first turn it is a mistake.
+    coming.append(away)
+    done = house.run("books", "watch", "--every", "5", code=code)
+    assert done.stderr == f"posthouse: {why}\n"
 
 
 def test_with_json_what_puts_a_turn_off_is_json_too(house: House, turns: tuple[list[Turn], list[list[str]]]) -> None:

@@ -254,6 +254,27 @@ def test_what_is_strange_is_taken_and_named(tmp_path: Path) -> None:
     assert ("journal_gap", (6, 7)) in kinds
 
 
+def test_rows_beyond_the_name_of_their_file_are_left_out(tmp_path: Path) -> None:
+    """They would take the place of those of the file that has them."""
+    write(tmp_path, 1, 3, rows=[row(11), row(12), row(13)])
+    write(tmp_path, 4, 6, rows=[row(3), row(4), row(5), row(6)])
+    write(tmp_path, 11, 13)
+    ahead, behind, sound = look(tmp_path)
+    assert (ahead.state, ahead.reason) == ("rejected", "its rows hold the offsets 11 to 13, which are beyond its name")
+    assert (behind.state, behind.reason) == ("rejected", "its rows hold the offsets 3 to 6, which are beyond its name")
+    assert (sound.state, sound.faults) == ("taken", ())
+
+
+def test_an_event_of_a_message_that_names_none_is_told(tmp_path: Path) -> None:
+    silent = [row(1, event="refused", message_id=""), row(2, event="connected", message_id="")]
+    write(tmp_path, 1, 3, rows=[*silent, row(3, event="started", message_id="")])
+    write(tmp_path, 4, 6, rows=[row(4), row(5, event="teleported", message_id=""), row(6, message_id="")])
+    sound, odd = look(tmp_path)
+    assert (sound.state, sound.faults) == ("taken", ())
+    assert odd.state == "taken"
+    assert odd.faults[1:] == ("it tells of messages and not of which, first at offset 6",)
+
+
 def test_chains_that_do_not_hold_are_found(tmp_path: Path) -> None:
     write(tmp_path, 1, 5)
     write(tmp_path, 6, 9, prev="1" * 64)

@@ -11,8 +11,12 @@ from posthouse.pipeline.transforms.batch import SECONDS_MAX, _policies, _us
 
 
 @pytest.mark.parametrize(
-    "detail", ["", "{", "[]", "7", '{"policies": 3}', '{"policies": {"relay": 3}}', '{"policies":' + "[" * 100_000]
-)
+    "detail",
+    [
+        "", "{", "[]", "7", '{"policies": 3}', '{"policies": {"relay": 3}}', '{"policies":' + "[" * 100_000,
+        '{"policies": {"\\ud800": {"capacity": 3}}}',
+    ],
+)  # fmt: skip
 def test_what_is_no_policy_counts_for_nothing(detail: str) -> None:
     assert (_policies(detail), _policy_in(detail, "relay")) == ({}, {})
 
@@ -21,6 +25,7 @@ def test_what_is_no_policy_counts_for_nothing(detail: str) -> None:
     ("said", "us"),
     [
         ("2", 2_000_000), ("0.5", 500_000), ("0", 0), ("-1", -1_000_000), ("null", None), ('"2"', None), ("NaN", None),
+        ("true", None),
         *((text, int(SECONDS_MAX * 1e6)) for text in ("1e300", "1e400", "Infinity", "9" * 4_000)),
         *((text, -int(SECONDS_MAX * 1e6)) for text in ("-1e300", "-Infinity")),
     ],

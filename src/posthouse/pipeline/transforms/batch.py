@@ -474,7 +474,7 @@ def _known(nodes: DataFrame) -> _Known:
         for (since, detail), (till, _) in pairwise([*starts, (NEVER, "")]):
             for desk, policy in _policies(detail).items():
                 # Nobody's mailbox holds more than that.
-                if isinstance(cap := policy.get("capacity"), int) and 0 < cap < NEVER:
+                if type(cap := policy.get("capacity")) is int and 0 < cap < NEVER:
                     caps.append((row["node"], desk, cap, since, till))
                 still, most = (_us(policy.get(name)) for name in ("quiet_s", "quiet_max_s"))
                 if still is not None and still > 0 and most is not None:
@@ -507,14 +507,19 @@ def _policies(detail: str | None) -> dict[str, dict[str, Any]]:
     """The policies by desk that a `started` carries; none where it is no such text."""
     try:
         found = json.loads(detail or "{}")["policies"]
-        return {desk: policy for desk, policy in found.items() if isinstance(policy, dict)}
+        return {desk: policy for desk, policy in found.items() if isinstance(policy, dict) and _is_text(desk)}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}
 
 
+def _is_text(name: str) -> bool:
+    """Whether a name can be written down; JSON has a way to tell of halves of characters."""
+    return not any("\ud800" <= each <= "\udfff" for each in name)
+
+
 def _us(seconds: object) -> int | None:
     """A time that a policy names, in µs, at most some centuries; None where it is no time."""
-    if not isinstance(seconds, int | float) or seconds != seconds:
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds != seconds:
         return None
     return int(max(-SECONDS_MAX, min(seconds, SECONDS_MAX)) * 1e6)
 
