@@ -167,7 +167,8 @@ STEPS: tuple[tuple[str, str], ...] = (
             min("offset") filter (where event = 'refused') as first_refused,
             min_by(ts, "offset") filter (where event = 'leased') as first_leased_at,
             min_by(ts, "offset") filter (where event = 'received') as received_at,
-            max(lane_seq) as lane_seq
+            -- A message has the number that is said of it first. If it is told under others, too, their posts are lost.
+            coalesce(min_by(lane_seq, "offset") filter (where event not in {SILENT}), 0) as lane_seq
         from told group by all
         """,
     ),
@@ -205,7 +206,7 @@ STEPS: tuple[tuple[str, str], ...] = (
             (select min(s."offset") from said s where s.event = 'delivered' and s.life = l.lives
                 and (s.node, s.desk, s.mailbox, s.sender, s.message_id, s.generation)
                   = (l.node, l.desk, l.mailbox, l.sender, l.message_id, l.generation)) as delivered_offset,
-            coalesce(p.cause_id, f.cause_id) as cause_id,
+            case when p.node is null then f.cause_id else p.cause_id end as cause_id,
             case when l.says = 0 then q.reason when e.event is not null then e.reason else z.reason end as reason,
             case when l.says = 0 then q.error else (select last(s.error order by s."offset") from counted s
                 where s.error is not null
@@ -387,8 +388,11 @@ STEPS: tuple[tuple[str, str], ...] = (
     (
         "freed",
         f"""
-        select {LANE}, lane_seq, {FREED} as free_at
-        from counted where lane_seq > 0 group by {LANE}, lane_seq, sender, message_id, generation
+        select * from (
+            select node, desk, mailbox, min_by(lane, "offset") as lane, min_by(lane_seq, "offset") as lane_seq,
+                {FREED} as free_at
+            from counted group by {KEY}, generation
+        ) where lane_seq > 0
         """,
     ),
     (

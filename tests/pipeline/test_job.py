@@ -23,6 +23,7 @@ from tests.pipeline.small import Killed, killer, make_small, tables
 from posthouse.errors import InvalidInput, SchemaMismatch, StoreCorrupt, StoreHeld
 from posthouse.pipeline import bronze, generate, job, record, session, sign, withdrawn
 from posthouse.pipeline.job import Job
+from posthouse.pipeline.lake import Lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -129,7 +130,9 @@ def test_nothing_takes_the_place_of_a_lake_where_no_segment_can_be_read(
     segments = sorted(journal.glob("node=*/*.parquet"))
     for path in segments:
         path.write_bytes(b"torn")
-    with pytest.raises(InvalidInput, match=rf"no segment in \S+ can be taken in, and the lake has {len(segments)}: node="):
+    with pytest.raises(
+        InvalidInput, match=rf"no segment in \S+ can be taken in, and the lake has {len(segments)}: node="
+    ):
         Job(str(copy), lambda: spark).run(str(journal), rebuild=True)
     assert tables(copy) == tables(kept)
     # Where there was none before either, there is nothing to lose.

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(1_800)
 
+QUIET = json.dumps({"policies": {"relay": {"quiet_s": 2, "quiet_max_s": 10}}})
 CAPPED, MINUTE, HOUR = json.dumps({"policies": {"relay": {"capacity": 1}}}), 60, 3_600
 MICROS = 1_000_000
 LOST: tuple[object, ...] = ("lost",)
@@ -71,6 +72,48 @@ STORIES: dict[str, list[list[Turn]]] = {
         [told(3, "posted", "c"), *whole(10, "c")],
         [told(11, "delivered", "a", lane_seq=2)],
         [told(12, "delivered", "a", lane_seq=2)],
+    ],
+    # The second post of a is lost, and the rest is told under that number; d waits behind both.
+    "numbers": [
+        [told(0, "posted", "a")],
+        [LOST, told(2, "posted", "a")],
+        [told(3, "posted", "d"), told(5, "leased", "a"), told(6, "delivered", "a")],
+        [*whole(16, "d")],
+    ],
+    # Of a finished one the other number is the highest.
+    "own": [
+        [told(0, "posted", "a"), *whole(1, "a")],
+        [LOST, told(3, "posted", "a")],
+        [told(5, "delivered", "a")],
+        [told(6, "posted", "b"), *whole(7, "b")],
+    ],
+    "quiet": [
+        [told(0, "started", detail=QUIET), told(0, "posted", "a")],
+        [LOST, told(1, "posted", "a")],
+        [told(8, "leased", "a")],
+        [told(9, "delivered", "a")],
+    ],
+    # Refused at first; and the second one answers nothing.
+    "answers": [
+        [told(0, "refused", "a", cause_id="q"), told(1, "posted", "a", cause_id="q"), *whole(2, "a")],
+        [told(3, "refused", "b", cause_id="r"), told(4, "posted", "b"), *whole(5, "b")],
+        [told(10, "posted", "c", cause_id="q"), told(11, "posted", "d", cause_id="r")],
+    ],
+    # The end of the second connection is told with a clock that went back behind its begin.
+    "links": [
+        [
+            told(0, "started"),
+            told(10, "connected", holder="h1"),
+            told(100, "connected", holder="h2"),
+            told(50, "disconnected", holder="h2"),
+            told(60, "posted", "a"),
+        ],
+        [*whole(200, "a")],
+    ],
+    "too-late": [
+        [told(0, "posted", "a", expires_at=5), *whole(10, "a")],
+        [told(20, "redriven", "a")],
+        [*whole(21, "a")],
     ],
     # What was told before a post is of another message.
     "behind": [
@@ -186,6 +229,35 @@ def test_a_number_that_is_told_without_its_post_is_not_missing(lake: Lake) -> No
     assert lake.findings("lane") == {("lost", "b"), ("delivered_twice", "b")}
     assert lake.messages("lane", "wait_lane", "wait_idle")["c", 1] == (7 * MICROS, 0)
     assert ("lane_gap", "c") not in lake.findings("lane-again")
+
+
+def test_a_message_has_the_number_that_is_told_of_it_first(lake: Lake) -> None:
+    columns = ("lane_seq", "wait_lane", "wait_quiet", "wait_idle")
+    assert lake.messages("numbers", *columns) == {
+        ("a", 1): (1, 0, 0, 5 * MICROS),
+        ("d", 1): (3, 3 * MICROS, 0, 10 * MICROS),
+    }
+    assert lake.messages("own", *columns) == {("a", 1): (1, 0, 0, MICROS), ("b", 1): (3, 0, 0, MICROS)}
+    assert lake.messages("quiet", *columns) == {("a", 1): (1, 0, 2 * MICROS, 6 * MICROS)}
+    assert ("lane_gap", "b") not in lake.findings("own")
+
+
+def test_an_answer_is_shown_by_its_post(lake: Lake) -> None:
+    found = {row["message_id"]: row["offsets"] for row in lake.rows("anomalies", "answers")}
+    assert found == {"q": [2, 9]}
+    assert lake.messages("answers", "cause_id", "posted_offset") == {
+        ("a", 1): ("q", 2), ("b", 1): (None, 6), ("c", 1): ("q", 9), ("d", 1): ("r", 10),
+    }  # fmt: skip
+
+
+def test_a_connection_whose_end_is_told_before_its_begin_does_not_stand(lake: Lake) -> None:
+    waits = lake.messages("links", "wait_offline", "wait_idle", "wait_in_flight")
+    assert waits == {("a", 1): (100 * MICROS, 40 * MICROS, MICROS)}
+
+
+def test_a_delivery_that_was_too_late_keeps_its_instant_when_another_follows(lake: Lake) -> None:
+    (found,) = [row for row in lake.rows("anomalies", "too-late") if row["kind"] == "delivered_after_expiry"]
+    assert (found["offsets"], found["at"]) == ([2, 3], (1_772_359_200 + 11) * MICROS)
 
 
 def test_a_post_behind_what_was_told_of_its_id_is_another_message(lake: Lake) -> None:

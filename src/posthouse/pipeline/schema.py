@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 APP_ID = "posthouse-books"
 """Whose transactions a table counts: each batch is one, with its number."""
 
@@ -154,7 +154,7 @@ MESSAGES = Table(
         _ID,
         _GENERATION,
         _KIND,
-        Column("lane_seq", "bigint", "Its number in its lane."),
+        Column("lane_seq", "bigint", "Its number in its lane, by the first that was said of it."),
         Column("size_bytes", "bigint", "The size of its body."),
         Column("posted_at", "timestamp", "When it was posted; null for an orphan and for what was only refused."),
         Column("first_leased_at", "timestamp", "When it was first leased."),
@@ -172,6 +172,7 @@ MESSAGES = Table(
         Column("orphan", "boolean", "It has events and no `posted`."),
         Column("key", "bigint", "A number made of what names the message, by which its row is found."),
         Column("commit", "bigint", "The offset of the first event of the commit that posted it."),
+        Column("posted_offset", "bigint", "The offset of its `posted`; null where there is none."),
         Column("finished_offset", "bigint", "The offset of its outcome; null while it is open or uncertain."),
         Column("delivered_offset", "bigint", "The offset of the first `delivered` of its last life, counted or not."),
         Column("first_offset", "bigint", "The offset of its first event."),

@@ -47,6 +47,8 @@ How the definitions are read where they leave room:
 - A message is closed when its last life finished and its `posted` is known. Orphans and messages that were only
   refused stay in the open set. The `posted` of the latter may still come: their rows are final until then. One that
   comes behind an orphan is not the orphan's, which was posted before: it begins another generation.
+- A message's number in its lane is the first that is said of it, by its post where that is known. If others are said of
+  it, too, their posts are lost: they are not missing, and hold up nobody.
 - A message lasts for as long as its last `posted`, `redriven` or `unparked` says; without an end if that says nothing.
 - Waits exist for closed messages. Set aside (parked, uncertain, or dead until it was redriven) counts as parked.
   Offline: the mailbox has no connection, and its desk has had one before on this node. Lane: until every message

@@ -38,7 +38,7 @@ def of_messages(rows: DataFrame, nodes: DataFrame) -> DataFrame:
             ),
             F.when(
                 F.col("late").isNotNull(),
-                _finding("delivered_after_expiry", F.col("late"), F.col("finished"), F.lit(None)),
+                _finding("delivered_after_expiry", F.slice("late", 1, 2), F.get("late", F.lit(2)), F.lit(None)),
             ),
         )
     )
@@ -123,8 +123,7 @@ def of_lanes(
         posted = F.unix_micros("posted_at")
         named = named.unionByName(
             before.where("NOT revived").select(
-                *MESSAGE, *KEY, "part", F.col("first_offset").alias("posted_offset"),
-                posted.alias("posted"), posted.alias("first_at"),
+                *MESSAGE, *KEY, "part", "posted_offset", posted.alias("posted"), posted.alias("first_at"),
             )
         )  # fmt: skip
     gap = (

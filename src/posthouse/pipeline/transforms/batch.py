@@ -167,7 +167,7 @@ def advance(
         full = None if line is None else fullness.standing(line).join(boxes, on="box", how="inner")
         known_marks = marks if numbers is None else marks.unionByName(_as_marks(numbers))
         next_open = pool.submit(
-            carry, rows, some, context, links, stops, opened, nodes, over, memo, known_marks, full, posted
+            carry, rows, some, context, links, stops, opened, nodes, over, memo, known_marks, full, posted, steps
         )
         return Batch(
             messages(waits),
@@ -531,7 +531,6 @@ def _amended(before: DataFrame, late: DataFrame) -> DataFrame:
     """Finished rows of which more was told; their outcome stays."""
     more = late.groupBy(*ID).agg(
         F.max("offset").alias("more_offset"),
-        F.max("lane_seq").alias("more_seq"),
         F.sum(is_("duplicate").cast("int")).alias("more"),
         F.min(F.when(is_("leased"), F.struct("offset", "ts"))).alias("lease"),
         F.min(F.when(is_("received"), F.struct("offset", "ts"))).alias("got"),
@@ -541,7 +540,6 @@ def _amended(before: DataFrame, late: DataFrame) -> DataFrame:
     columns: dict[str, Column] = {
         "duplicates": (F.col("duplicates") + F.col("more")).cast("int"),
         "last_offset": F.greatest("last_offset", "more_offset"),
-        "lane_seq": F.greatest("lane_seq", "more_seq"),
         "first_leased_at": F.coalesce("first_leased_at", F.timestamp_micros("lease.ts")),
         "received_at": F.coalesce("received_at", F.timestamp_micros("got.ts")),
         "expires_at": F.when(F.col("lasts").isNull(), F.col("expires_at")).otherwise(
@@ -594,7 +592,7 @@ def _answers(rows: DataFrame, answered: DataFrame | None, edges: DataFrame | Non
         "desk",
         "cause_id",
         "commit",
-        F.col("first_offset").alias("offset"),
+        F.col("posted_offset").alias("offset"),
         F.unix_micros("posted_at").alias("ts"),
         F.lit(False).alias("begun"),
     )

@@ -53,6 +53,7 @@ def carry(
     marks: DataFrame,
     full: DataFrame | None,
     posted: DataFrame | None,
+    steps: DataFrame,
 ) -> DataFrame:
     """What the next batch needs. ``some`` holds all told events of messages that are unfinished."""
     unfinished = rows.where(~silver.closed())
@@ -60,7 +61,7 @@ def carry(
         _messages(rows, unfinished, some, over, memo),
         _refused(some),
         _surroundings(context, links, stops, unfinished),
-        _lanes(rows, marks),
+        _lanes(rows, steps, marks),
         shaped(opened, "opening", {name: F.col(name) for name in ("node", "desk", "offset", "at")}),
         shaped(
             nodes,
@@ -147,14 +148,23 @@ def _told() -> dict[str, Column]:
 
 
 def _surroundings(context: DataFrame, links: DataFrame, stops: DataFrame, unfinished: DataFrame) -> DataFrame:
-    busy = unfinished.groupBy(*BOX).agg(F.min("first_offset").alias("from"), F.min("first_at").alias("begin"))
+    busy = unfinished.groupBy(*BOX).agg(
+        F.min("first_offset").alias("from"), F.min(F.least("first_at", "posted")).alias("begin")
+    )
     # Where the clock went back, what ended before a message may reach into its life.
     stands = F.col("last").isNull() | (F.col("last") > F.col("from")) | (F.col("until") > F.col("begin"))
-    line = (*BOX, "first", "last", "until")
-    lines = links.select(*line).unionByName(stops.select(*line))
+
+    def standing(lines: DataFrame) -> DataFrame:
+        own = lines.select(*BOX, "first", "last", "until").join(busy, on=list(BOX), how="left")
+        return own.withColumn("stands", F.coalesce(stands, F.lit(False)))
+
+    # A connection may have been ended by the next one, whose own end is needed then, and so on.
+    so_far = Window.partitionBy(*BOX).orderBy("first").rowsBetween(Window.unboundedPreceding, Window.currentRow)
     needed = (
-        lines.join(busy, on=list(BOX), how="left")
-        .where(stands)
+        standing(links)
+        .withColumn("stands", F.max("stands").over(so_far))
+        .unionByName(standing(stops))
+        .where("stands")
         .select("node", F.explode(F.array_compact(F.array("first", "last"))).alias("offset"))
     )
     starts = context.where(F.col("event") == "started").groupBy("node").agg(F.max("offset").alias("offset"))
@@ -165,14 +175,17 @@ def _surroundings(context: DataFrame, links: DataFrame, stops: DataFrame, unfini
     )
 
 
-def _lanes(rows: DataFrame, marks: DataFrame) -> DataFrame:
+def _lanes(rows: DataFrame, steps: DataFrame, marks: DataFrame) -> DataFrame:
     """The highest number of each lane, and when the last of its finished messages had let it go."""
     gone = F.when(silver.closed() & (F.col("freed") < NEVER), F.col("freed"))
     own = rows.where("lane_seq > 0").select(
         *PLACE, *LANE, "lane_seq", F.col("first_offset").alias("offset"), gone.alias("freed")
     )
+    # Numbers under which messages are told besides their own are not missing either.
+    told = steps.where("said AND lane_seq > 0").select(*PLACE, *LANE, "lane_seq", "offset")
     return shaped(
-        own.unionByName(marks.select(*PLACE, *LANE, "lane_seq", "offset", "freed"))
+        own.unionByName(told, allowMissingColumns=True)
+        .unionByName(marks.select(*PLACE, *LANE, "lane_seq", "offset", "freed"))
         .groupBy(*PLACE, *LANE)
         .agg(F.max(F.struct("lane_seq", "offset")).alias("top"), F.max("freed").alias("freed")),
         "lane",

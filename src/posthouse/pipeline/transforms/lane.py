@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from .told import DONE, FLIES, ID, NEVER, PLACE, is_, spot_of
+from .told import DONE, ID, NEVER, PLACE, is_, spot_of
 
 MESSAGE = (*ID, "generation")
 BROADCAST_MAX = 2_000_000
@@ -24,7 +24,8 @@ def entries(rows: DataFrame, steps: DataFrame, marks: DataFrame, numbers: DataFr
     """What each message is in its lane, where that says anything.
 
     A number is missing before it (``seq_before``), it was taken before a lower one had stopped waiting (``early``), or
-    all before it had let go at an instant (``lane_until``, µs).
+    all before it had let go at an instant (``lane_until``, µs). A message has one place in its lane as its ``own``.
+    Of other numbers under which it is told nothing more is known, and they held up nobody.
 
     Plain messages that waited have the stretch of it (``since``, ``until``, ``due``). ``marks`` are the highest number
     of each lane in earlier batches (box, lane, lane_seq, freed, offset), ``numbers`` those that only strays tell of.
@@ -46,17 +47,19 @@ def entries(rows: DataFrame, steps: DataFrame, marks: DataFrame, numbers: DataFr
         "due",
         F.lit(False).alias("mark"),
         "plain",
+        F.lit(True).alias("own"),
     )
     waits = F.when(_waiting(), F.coalesce("next_said", F.lit(NEVER)))
-    frees = F.when(F.col("counts") & (F.col("code") > FLIES), F.struct("offset", "clock"))
+    own = F.struct("track", "lane_seq") == F.col("place")
+    let_go = F.when(F.col("counts"), F.col("let_go.clock"))
     none = F.lit(None).cast("bigint")
     other = (
         steps.where("said AND lane_seq > 0")
         .groupBy(*PLACE, "lane_seq", *MESSAGE, spot_of().alias("spot"))
         .agg(
             F.min("offset").alias("offset"),
-            F.bool_or("counts").alias("held"),
-            F.min(frees).alias("free"),
+            F.bool_or(own).alias("own"),
+            F.max(let_go).alias("let_go"),
             F.min(F.when(is_("leased", "delivered"), F.col("offset"))).alias("taken"),
             F.max(waits).alias("waits"),
         )
@@ -66,13 +69,13 @@ def entries(rows: DataFrame, steps: DataFrame, marks: DataFrame, numbers: DataFr
             *MESSAGE,
             "spot",
             "offset",
-            # A number that is told only after the end held up nobody.
-            F.when(F.col("held"), F.coalesce("free.clock", F.lit(NEVER))).otherwise(-1).alias("freed"),
+            F.when(F.col("own"), F.coalesce("let_go", F.lit(NEVER))).otherwise(-1).alias("freed"),
             F.coalesce("taken", F.lit(NEVER)).alias("taken"),
             F.coalesce("waits", F.lit(-1)).alias("waits"),
             *(none.alias(name) for name in ("since", "until", "due")),
             F.lit(False).alias("mark"),
             F.lit(False).alias("plain"),
+            "own",
         )
     )
     known = marks.select(
@@ -89,6 +92,7 @@ def entries(rows: DataFrame, steps: DataFrame, marks: DataFrame, numbers: DataFr
         *(none.alias(name) for name in ("since", "until", "due")),
         F.lit(True).alias("mark"),
         F.lit(False).alias("plain"),
+        F.lit(False).alias("own"),
     )
     up = Window.partitionBy(*PLACE).orderBy("lane_seq", "offset")
     lower = up.rowsBetween(Window.unboundedPreceding, -1)
@@ -98,7 +102,7 @@ def entries(rows: DataFrame, steps: DataFrame, marks: DataFrame, numbers: DataFr
             *PLACE, "lane_seq", *MESSAGE, spot_of().alias("spot"), "offset", F.lit(-1).cast("bigint").alias("freed"),
             F.lit(NEVER).alias("taken"), F.lit(-1).cast("bigint").alias("waits"),
             *(none.alias(name) for name in ("since", "until", "due")), F.lit(False).alias("mark"),
-            F.lit(False).alias("plain"),
+            F.lit(False).alias("plain"), F.lit(False).alias("own"),
         )  # fmt: skip
         all_of_it = all_of_it.unionByName(stray)
     windowed = all_of_it.repartition("box").select(
@@ -112,7 +116,7 @@ def entries(rows: DataFrame, steps: DataFrame, marks: DataFrame, numbers: DataFr
         windowed.withColumn("early", F.coalesce(F.col("taken") < F.col("waited_before"), F.lit(False)))
         .where(~F.col("mark") & (gap | F.col("early") | ~F.col("plain") | F.col("since").isNotNull()))
         .select(
-            *PLACE, "lane_seq", *MESSAGE, "spot", "offset", "since", "until", "due", "plain", "seq_before",
+            *PLACE, "lane_seq", *MESSAGE, "spot", "offset", "since", "until", "due", "plain", "own", "seq_before",
             "lane_until", "early",
         )
     )  # fmt: skip

@@ -123,7 +123,9 @@ def plain_rows(groups: DataFrame) -> DataFrame:
         "duplicates": F.lit(0),
         "freed": F.coalesce("end.ts", F.lit(NEVER)),
         "freed_offset": F.coalesce("end.offset", F.lit(NEVER)),
-        "late": F.when(delivered & (F.col("lease.ts") >= F.col("post.expires")), F.array("lease.offset", "end.offset")),
+        "late": F.when(
+            delivered & (F.col("lease.ts") >= F.col("post.expires")), F.array("lease.offset", "end.offset", "end.ts")
+        ),
         "flight_us": F.when(F.col("by_lease"), F.col("end.ts") - F.col("lease.ts")).otherwise(0).cast("bigint"),
         "aside_us": F.lit(0).cast("bigint"),
         "due": F.col("post.due"),

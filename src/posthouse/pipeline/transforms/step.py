@@ -25,6 +25,8 @@ def steps(told: DataFrame) -> DataFrame:
 
     Nothing counts after the end of a life but its redrive. ``clock`` is the message's time, which never runs back;
     ``until`` the clock at the next event that counts; ``lease_end`` what ended a lease, ``lease_got`` its arrival.
+    ``place`` is the lane and the number of a message: those that are said first. Should it be told under others too,
+    their posts are lost. ``let_go`` is its clock when it first left its lane.
     """
     whole = Window.partitionBy(*ID).orderBy("offset").rowsBetween(*_SO_FAR)
     posts = F.count(F.when(is_("posted"), 1)).over(whole)
@@ -48,6 +50,9 @@ def steps(told: DataFrame) -> DataFrame:
         F.max(F.when(exempts, 1)).over(so_far).alias("exempt"),
         F.max(F.when(is_("posted"), F.col("ts"))).over(mine.rowsBetween(*_ALL)).alias("posted"),
         F.max(F.when(is_("posted"), F.col("offset"))).over(mine.rowsBetween(*_ALL)).alias("post"),
+        F.first(F.when(said, F.struct("track", "lane_seq")), ignorenulls=True)
+        .over(mine.rowsBetween(*_ALL))
+        .alias("place"),
     ).withColumn("counts", F.col("said") & F.col("end_before").isNull())
     # Among what is said, and among what counts: each sort of rows is a window of its own.
     by_said = Window.partitionBy(*ID, "generation", "said").orderBy("offset")
@@ -68,8 +73,10 @@ def steps(told: DataFrame) -> DataFrame:
         F.last(F.struct("code", "ts", "offset")).over(by_count.rowsBetween(*_ALL)).alias("last"),
     )
     finished = F.when(state_of(F.col("last.code")) == DONE, F.col("last.ts"))
+    frees = F.when(F.col("code") > FLIES, F.struct("offset", "clock"))
     return (
         counted.withColumn("until", F.lead("clock").over(by_count))
+        .withColumn("let_go", F.min(frees).over(by_count.rowsBetween(*_ALL)))
         .withColumn("closed", F.col("counts") & finished.isNotNull() & F.col("posted").isNotNull())
         .withColumn("cap", F.when(F.col("closed"), F.greatest("posted", finished)))
         .withColumn("change", F.when(F.col("counts"), _inside("code", "offset") - _inside("step_before")))
@@ -95,7 +102,6 @@ def rows(steps: DataFrame) -> DataFrame:
     given_back = F.col("lease_end.code").isin(CODE["released"], CODE["recalled"])
     delivers = leases & (F.col("lease_end.code") == CODE["delivered"])
     length = F.when(counts & F.col("closed"), clipped(F.col("until")) - clipped(F.col("clock")))
-    frees = F.when(counts & (F.col("code") > FLIES), F.struct("offset", "clock"))
     made = (
         steps.groupBy(*ID, "box", "generation")
         .agg(
@@ -115,14 +121,14 @@ def rows(steps: DataFrame) -> DataFrame:
             F.min(
                 F.when(
                     delivers & (F.col("ts") >= F.col("expires_now")),
-                    F.struct("offset", F.col("lease_end.offset").alias("by")),
+                    F.struct("offset", F.col("lease_end.offset").alias("by"), F.col("lease_end.ts").alias("then")),
                 )
             ).alias("late"),
             F.min("offset").alias("first_offset"),
             F.max("offset").alias("last_offset"),
-            F.max("lane_seq").alias("lane_seq"),
+            F.max("place.lane_seq").alias("lane_seq"),
             F.sum(is_("duplicate").cast("int")).alias("duplicates"),
-            F.min(frees).alias("free"),
+            F.max(F.when(counts, F.col("let_go"))).alias("free"),
             F.sum(F.when(F.col("state") == FLIGHT, length)).alias("flight"),
             F.sum(F.when(F.col("state") > FLIGHT, length)).alias("aside"),
         )
@@ -133,8 +139,7 @@ def rows(steps: DataFrame) -> DataFrame:
     over = F.col("outcome").isNotNull()
     columns = {
         **{name: F.col(f"of.{name}") for name in KEY},
-        **{name: F.col(f"of.{name}") for name in ("lane", "track", "kind", "size_bytes")},
-        "cause_id": F.coalesce("post.cause_id", "first.cause_id"),
+        **{name: F.col(f"of.{name}") for name in ("lane", "track", "kind", "size_bytes", "cause_id")},
         "commit": F.col("post.commit"),
         "posted": F.col("post.ts"),
         "posted_offset": F.col("post.offset"),
@@ -157,7 +162,7 @@ def rows(steps: DataFrame) -> DataFrame:
         "first_at": F.col("first.ts"),
         "freed": F.coalesce("free.clock", F.lit(NEVER)),
         "freed_offset": F.coalesce("free.offset", F.lit(NEVER)),
-        "late": F.when(F.col("late").isNotNull(), F.array("late.offset", "late.by")),
+        "late": F.when(F.col("late").isNotNull(), F.array("late.offset", "late.by", "late.then")),
         "flight_us": F.coalesce("flight", F.lit(0)).cast("bigint"),
         "aside_us": F.coalesce("aside", F.lit(0)).cast("bigint"),
         "plain": F.lit(False),

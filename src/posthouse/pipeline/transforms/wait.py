@@ -36,7 +36,7 @@ def stretches(rows: DataFrame, steps: DataFrame, entries: DataFrame) -> DataFram
         .withColumn("first", F.lit(True))
         .select(*of)
     )
-    before = entries.where("NOT plain").groupBy(*MESSAGE).agg(F.max("lane_until").alias("lane_until"))
+    before = entries.where("NOT plain AND own").groupBy(*MESSAGE).agg(F.max("lane_until").alias("lane_until"))
     other = (
         steps.where(F.col("closed") & (F.col("state") == READY) & F.col("until").isNotNull())
         .withColumn("since", clipped(F.col("clock")))
