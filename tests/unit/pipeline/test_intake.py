@@ -14,7 +14,7 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder
 from tests.unit.pipeline import odd
 
-from posthouse.errors import StoreCorrupt
+from posthouse.errors import StoreUnavailable
 from posthouse.journal import schema, segment
 from posthouse.pipeline import bronze, intake
 from posthouse.pipeline.ledger import APPEND, REBUILD, Ledger, Plan, State
@@ -131,7 +131,7 @@ def test_a_segment_that_was_exchanged_is_refused(lake: Lake, tmp_path: Path) -> 
     (file,) = lake.journal.listing().files
     plan = Plan(1, REBUILD, (bronze.examine(lake.journal, file),), State(batch=1))
     Path(file.path).write_bytes(Path(file.path).read_bytes() + b" ")
-    with pytest.raises(StoreCorrupt, match=rf"node={NODE}/.* is another one"):
+    with pytest.raises(StoreUnavailable, match=rf"node={NODE}/.* is another one"):
         intake.take_in(lake.journal, lake.ledger, plan)
 
 
@@ -176,5 +176,5 @@ def test_a_segment_that_is_gone_is_named(lake: Lake, tmp_path: Path) -> None:
     (file,) = lake.journal.listing().files
     plan = Plan(1, REBUILD, (bronze.examine(lake.journal, file),), State(batch=1))
     Path(file.path).unlink()
-    with pytest.raises(StoreCorrupt, match=rf"node={NODE}/.* is gone"):
+    with pytest.raises(StoreUnavailable, match=rf"node={NODE}/.* is gone"):
         intake.take_in(lake.journal, lake.ledger, plan)

@@ -113,7 +113,7 @@ def write(folder: Path, node: str, first: int, last: int, prev: str, starts: dic
         found |= dict.fromkeys(("desk", "mailbox", "lane", "message_id", "kind", "sender"), "")
         at = BEGIN + SECOND * (offset + later_s)
         found |= {"node": node, "offset": offset, "at": at, "commit": offset, "event": "posted"}
-        found |= {"lane_seq": 0, "attempt": 0, "size_bytes": 0}
+        found |= {"message_id": f"m{offset}", "lane_seq": 0, "attempt": 0, "size_bytes": 0}
         if offset in starts:
             found |= {"event": "started", "detail": json.dumps({"restored_from": starts[offset]})}
         rows.append(tuple(found[name] for name in contract.NAMES))
