@@ -24,6 +24,7 @@ from posthouse.errors import InvalidInput, SchemaMismatch, StoreCorrupt, StoreHe
 from posthouse.pipeline import bronze, generate, job, record, session, sign, withdrawn
 from posthouse.pipeline.job import Job
 from posthouse.pipeline.lake import Lake
+from posthouse.pipeline.schema import SCHEMA_VERSION
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -430,7 +431,9 @@ def test_a_lake_of_schema_version_1_is_refused_in_one_line_and_rebuilt_without_w
     assert Job(str(fresh), lambda: spark).forget(mailbox, None)["events_erased"] == 0
     Job(str(fresh), lambda: spark).run(str(journal))
     _make_older(spark, lake, mailbox)
-    with pytest.raises(SchemaMismatch, match=r"schema version 1, and this program 2: .*rebuild") as refused:
+    with pytest.raises(
+        SchemaMismatch, match=rf"schema version 1, and this program {SCHEMA_VERSION}: .*rebuild"
+    ) as refused:
         job_of_it.run(str(journal))
     assert "\n" not in str(refused.value)
     assert tables(lake) != tables(fresh)

@@ -442,15 +442,17 @@ def test_mailboxes_refuse_whether_or_not_their_lists_turn_a_page(told: Told, mon
 
 
 def test_replays_of_a_lake_are_the_oracles_and_kept_once(spark: SparkSession, tmp_path: Path) -> None:
-    """A journal that was made up, and two nodes of which one goes on from the other."""
+    """A journal that was made up, two nodes of which one goes on from the other, and one whose replay is modelled."""
     journal, lake = tmp_path / "journal", tmp_path / "lake"
     generate(journal, events=6_000, seed=7, nodes=2, desks=4, planted=0, segment_events=500)
     rows = max(hostile(30), key=lambda rows: sum(row["desk"] == "relay" for row in rows if row["event"] == "posted"))
     write_restored(journal, "old", rows, [len(rows) // 2])
+    modelled = CASES["room-for-one-who-was-refused"]
+    list(journal_of(modelled.told, "modelled").written(journal, [len(modelled.told)]))
     job = Job(str(lake), lambda: spark)
     job.run(str(journal))
     nodes = records(Oracle(journal)).values()
-    asked = {"relay": ["", "ttl_s=1800", "capacity=2"], "outbox": ["", "ttl_s=300"]}
+    asked = {"relay": ["", "ttl_s=1800", modelled.policy], "outbox": ["", "ttl_s=300"]}
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for desk, policies in (*asked.items(), ("outbox", [""])):
         for row in run(job.spark, job.ledger, desk, [policy_of(text) for text in policies]):
