@@ -67,7 +67,7 @@ def test_the_unit_starts_what_there_is_and_lets_it_drain() -> None:
     values = {key: value for section, key, value in unit() if section == "Service"}
     check_command(shlex.split(values["ExecStart"]))
     assert values["Type"] == "notify"
-    assert values["KillMode"] == "mixed"
+    assert (values["KillMode"], values["OOMPolicy"]) == ("mixed", "continue")
     assert int(values["TimeoutStopSec"]) >= 60
     # Exit code 2 is a configuration that is wrong: starting again would not mend it.
     assert values["RestartPreventExitStatus"] == "2"

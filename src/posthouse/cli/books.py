@@ -67,14 +67,15 @@ def rebuild(
 ) -> None:
     """Make every table anew from the segments. What was forgotten stays forgotten.
 
-    It says how many of the segments that were taken in are not there any more. Refused where there is none at all in
-    the journal, and the lake has some.
+    It says how many of the segments that were taken in are not there any more. Refused where the lake has some, and
+    the journal none, or none that can be taken in.
     """
     asks, place = session.must_ask(yes), journal_place(session, journal)
     with open_job(session, at) as job:
         missing, taken = job.missing(place)
+        unrecorded = job.is_unrecorded()
         told = [f"{missing} of {taken} segments that were taken in are not there."] if missing else []
-        if job.is_unrecorded():
+        if unrecorded:
             told.append("The lake's record is lost: whoever was forgotten comes back, and has to be forgotten again.")
     if asks:
         told.append("Segments that are not there any more will be missing in the books. Go on?")
@@ -83,7 +84,7 @@ def rebuild(
         session.say(" ".join(told))
     with progress(session) as report, open_job(session, at, report) as job:
         result = job.run(place, rebuild=True)
-    _tell(session, result, missing=missing)
+    _tell(session, result, missing=missing, unrecorded=unrecorded)
 
 
 def _tell(session: Session, result: Result, **more: int) -> None:

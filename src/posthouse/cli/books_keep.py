@@ -372,8 +372,11 @@ def _own_output() -> TextIO:
 def stand_back(*, one_core: bool) -> None:
     """Use the processor only when nobody else wants it, and one core of it where no more was asked for.
 
-    Threads and processes that are started inherit both: Java has threads of its own besides the one that works.
+    Threads and processes that are started inherit all of it: Java has threads of its own besides the one that works.
     """
+    with contextlib.suppress(OSError):
+        # Where memory runs out, this is what goes, and not the server; the turn is done again.
+        Path("/proc/self/oom_score_adj").write_text("1000")
     with contextlib.suppress(OSError):
         os.nice(19)
     if hasattr(os, "SCHED_IDLE"):

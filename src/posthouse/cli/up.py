@@ -409,10 +409,11 @@ class _Server:
         config = self._config
         if not config.switch("books.enabled"):
             return None
-        keeper = Keeper(config, os.environ)
-        # Also where they cannot be kept: then it is told that no turn ends well.
-        metrics.registry.register(BooksCollector(keeper.standing))
-        if lacking := missing(os.environ, config.text_or_none("books.master")):
+        keeper, lacking = Keeper(config, os.environ), missing(os.environ, config.text_or_none("books.master"))
+        if not lacking or config.is_given("books.enabled"):
+            # Who asked for books that cannot be kept is told that no turn ends well; nobody else is alarmed by that.
+            metrics.registry.register(BooksCollector(keeper.standing))
+        if lacking:
             _log.warning("the books are not kept: %s", lacking)
             books.not_keeping(engine, lacking)
             return None

@@ -1,7 +1,8 @@
 """The turns of the books that a server keeps: when the last one ended well, and how many failed.
 
-In: how their keeper stands, asked at each scrape. Out: numbers. They are told wherever a server is to keep the books,
-also where it cannot: whoever looks at them alone finds that no turn ends well. It reads no table and starts nothing.
+In: how their keeper stands, asked at each scrape. Out: numbers. They are told wherever a server keeps the books, and
+where it was told to and cannot: whoever looks at them alone finds that no turn ends well. It reads no table and starts
+nothing.
 """
 
 from __future__ import annotations

@@ -312,12 +312,7 @@ class Job:
             known, line = state.known(), state.lineage
             moved = line.moved(before, known)
             late = mode == APPEND and (bool(moved) or cutting.is_late(piece, state.segments, line))
-            plan = self._planned(RECOMPUTE if late else mode, piece, after, known, moved)
-            if dropped:
-                # The number that was dropped took nothing out. Told behind the plan, it cannot come again.
-                self.tables.tell_withdrawn([], plan.batch - 1, whole=False)
-                dropped = False
-            self._carry_out(plan, journal)
+            self._carry_out(self._planned(RECOMPUTE if late else mode, piece, after, known, moved), journal)
             self._done += self._under_way
             result.batches += 1
             result.segments += len(piece)
@@ -520,7 +515,11 @@ class Job:
                 doing[name].result()
                 self._reach(name)
             segments.result()
-            self.tables.tell_withdrawn(made.gone(), plan.batch, whole=made.whole or "messages" not in plan.versions)
+            anew = made.whole or "messages" not in plan.versions
+            # Numbers that were given up took nothing out. Told behind the plan, they cannot come again.
+            for number in () if anew else range(self.ledger.state().batch + 1, plan.batch):
+                self.tables.tell_withdrawn([], number, whole=False)
+            self.tables.tell_withdrawn(made.gone(), plan.batch, whole=anew)
             return dirty.result()
 
     def _conclude(self, plan: Plan, dirty: Sequence[str]) -> None:

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import InvalidInput, MissingExtra, PosthouseError, StoreUnavailable
@@ -113,7 +112,8 @@ def defaults(settings: Settings) -> dict[str, str]:
         # Each sort and each hash table of each task takes one of these at least: usually 64 MiB, for however few rows.
         "spark.buffer.pageSize": "4m",
         # Spark makes the folder of a default database, in the current one if nobody says where. Nothing is put into it.
-        "spark.sql.warehouse.dir": Path(tempfile.gettempdir()).as_uri(),
+        # Hadoop takes names as they are: in a URL that is written by the rules a space would be three characters.
+        "spark.sql.warehouse.dir": f"file://{tempfile.gettempdir()}",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         # What was shuffled is removed once Java has noticed that nobody needs it: of a long build in half an hour, and

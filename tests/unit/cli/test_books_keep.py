@@ -432,10 +432,12 @@ def test_the_process_stands_back_and_ends_with_its_input() -> None:
     code = (
         "import os, sys; from posthouse.cli.books_keep import stand_back; stand_back(one_core=True);"
         "print(os.nice(0), os.sched_getscheduler(0) == os.SCHED_IDLE if hasattr(os, 'SCHED_IDLE') else True,"
-        " len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else 1)"
+        " len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else 1);"
+        "from pathlib import Path; oom = Path('/proc/self/oom_score_adj');"
+        "print(oom.read_text() if oom.exists() else 1000)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["19", "True", "1"]
+    assert done.stdout.split() == ["19", "True", "1", "1000"]
     settings = json.dumps({"journal": "/nowhere", "lake": "/nowhere", "master": "local[1]", "memory_mb": 512})
     process = [sys.executable, "-m", "posthouse.cli.books_keep"]
     ended = subprocess.run(process, input=settings + "\n", capture_output=True, text=True, timeout=60)

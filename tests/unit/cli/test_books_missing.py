@@ -74,9 +74,9 @@ def test_the_books_are_read_without_spark(house: House) -> None:
 
 @contextlib.contextmanager
 def serving(house: House, lacking: str, *settings: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
-    """A server that is to keep the books and lacks a part, with what it said of itself."""
+    """A server that lacks a part of the books, with what it said of itself."""
     words = ["up", "--json", "--metrics-port", "0"]
-    for setting in ("relay.port=0", "console.port=0", "log.format=text", "books.enabled=true", *settings):
+    for setting in ("relay.port=0", "console.port=0", "log.format=text", *settings):
         words += ["--set", setting]
     process = subprocess.Popen(
         [sys.executable, "-c", WITHOUT, lacking, *words],
@@ -104,14 +104,13 @@ def test_a_server_says_it_once_and_serves(house: House) -> None:
 
 
 def test_whoever_asks_a_server_that_cannot_keep_the_books_is_told_why(house: House) -> None:
-    with serving(house, "java") as (_, summary):
+    with serving(house, "java", "books.enabled=true") as (_, summary):
         client = Client.connect(Path(summary["control"]))
         assert client is not None
         with contextlib.closing(client):
             status = client.call("books.status", {}, lambda done, total, doing: None)
             answer = client.call("books.run", {}, lambda done, total, doing: None)
-        with urllib.request.urlopen(summary["metrics"], timeout=30) as page:
-            told = page.read().decode()
+        told = metrics_of(summary)
     assert isinstance(status, dict)
     assert not status["kept"]
     assert status["lacking"].startswith(SAID["java"])
@@ -120,6 +119,18 @@ def test_whoever_asks_a_server_that_cannot_keep_the_books_is_told_why(house: Hou
     # Nor do they look quiet to whoever scrapes it: no turn ended well since it started.
     assert "\nposthouse_books_last_success_timestamp_seconds " in told
     assert "\nposthouse_books_interval_seconds 300.0\n" in told
+
+
+def test_nobody_is_alarmed_about_books_that_he_did_not_ask_for(house: House) -> None:
+    with serving(house, "pyspark") as (_, summary):
+        told = metrics_of(summary)
+    assert "\nposthouse_" in told
+    assert "posthouse_books_" not in told
+
+
+def metrics_of(summary: dict[str, Any]) -> str:
+    with urllib.request.urlopen(summary["metrics"], timeout=30) as page:
+        return str(page.read().decode())
 
 
 def test_a_server_that_has_spark_connect_compute_the_books_needs_no_java(house: House) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -31,6 +33,15 @@ def test_what_the_tables_need_is_nothing_that_a_caller_may_choose() -> None:
     assert not session.NEEDED.keys() & session.PLANS.keys()
     found = session.defaults(session.Settings(master="local[1]", memory_mb=1_024))
     assert found.items() >= {**session.NEEDED, **session.PLANS}.items()
+
+
+def test_the_folder_that_spark_makes_for_nothing_is_named_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hadoop does not decode names."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "of mine, 100%"))
+    found = session.defaults(session.Settings(master="local[1]", memory_mb=1_024))
+    assert found["spark.sql.warehouse.dir"] == f"file://{tmp_path}/of mine, 100%"
 
 
 def test_what_the_caller_gives_is_added_to_the_lists_by_which_delta_is_there() -> None:
