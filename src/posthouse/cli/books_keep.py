@@ -355,6 +355,7 @@ def main() -> None:
     settings = json.loads(sys.stdin.readline() or "{}")
     if not settings:
         return
+    go_first()
     if settings.get("stand_back", True):
         stand_back(one_core=settings.get("master") in ("local", "local[1]"))
     turns: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -369,14 +370,17 @@ def _own_output() -> TextIO:
     return answers
 
 
+def go_first() -> None:
+    """Be what the system ends where memory runs out, with Java, and not the server: a turn is done again."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
+
+
 def stand_back(*, one_core: bool) -> None:
     """Use the processor only when nobody else wants it, and one core of it where no more was asked for.
 
-    Threads and processes that are started inherit all of it: Java has threads of its own besides the one that works.
+    Threads and processes that are started inherit both: Java has threads of its own besides the one that works.
     """
-    with contextlib.suppress(OSError):
-        # Where memory runs out, this is what goes, and not the server; the turn is done again.
-        Path("/proc/self/oom_score_adj").write_text("1000")
     with contextlib.suppress(OSError):
         os.nice(19)
     if hasattr(os, "SCHED_IDLE"):

@@ -432,16 +432,32 @@ def test_the_process_stands_back_and_ends_with_its_input() -> None:
     code = (
         "import os, sys; from posthouse.cli.books_keep import stand_back; stand_back(one_core=True);"
         "print(os.nice(0), os.sched_getscheduler(0) == os.SCHED_IDLE if hasattr(os, 'SCHED_IDLE') else True,"
-        " len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else 1);"
-        "from pathlib import Path; oom = Path('/proc/self/oom_score_adj');"
-        "print(oom.read_text() if oom.exists() else 1000)"
+        " len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else 1)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["19", "True", "1", "1000"]
+    assert done.stdout.split() == ["19", "True", "1"]
     settings = json.dumps({"journal": "/nowhere", "lake": "/nowhere", "master": "local[1]", "memory_mb": 512})
     process = [sys.executable, "-m", "posthouse.cli.books_keep"]
     ended = subprocess.run(process, input=settings + "\n", capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stdout) == (0, "")
+
+
+@pytest.mark.skipif(not Path("/proc/self/oom_score_adj").exists(), reason="only Linux is told which process to end")
+@pytest.mark.parametrize("stands_back", [True, False])
+def test_where_memory_runs_out_the_process_goes_before_the_server(stands_back: bool) -> None:
+    settings = {"journal": "/nowhere", "lake": "/nowhere", "master": "local[1]", "memory_mb": 512}
+    with subprocess.Popen(
+        [sys.executable, "-m", "posthouse.cli.books_keep"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        # It answers a turn once it has settled what it is.
+        process.stdin.write(json.dumps({**settings, "stand_back": stands_back}) + "\n{}\n")
+        process.stdin.flush()
+        process.stdout.readline()
+        told = Path(f"/proc/{process.pid}/oom_score_adj").read_text()
+        process.stdin.close()
+    assert told == "1000\n"
 
 
 def test_a_journal_is_new_when_a_file_came(tmp_path: Path) -> None:

@@ -107,8 +107,23 @@ def test_a_rebuild_says_how_many_segments_are_gone(
     usual = "Segments that are not there any more will be missing in the books. Go on?"
     assert asked == [usual, f"{gone} {usual}"]
     assert house.run(*words, "--yes").stdout.splitlines() == [gone, "Nothing is new."]
-    assert house.json(*words, "--yes")["missing"] == 1
+    document = house.json(*words, "--yes")
+    assert (document["missing"], document["unrecorded"]) == (1, False)
     assert len(asked) == 2
+
+
+def test_a_rebuild_says_that_nobody_knows_who_was_forgotten(
+    house: House, journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = house.folder / "lake"
+    entry = lake / "events" / "_delta_log" / "00000000000000000000.json"
+    entry.parent.mkdir(parents=True)
+    entry.write_text("")
+    monkeypatch.setattr(Job, "run", lambda self, place, rebuild: Result())
+    words = ("books", "rebuild", "--lake", str(lake), "--journal", str(journal), "--yes")
+    said, *_ = house.run(*words).stdout.splitlines()
+    assert said == "The lake's record is lost: whoever was forgotten comes back, and has to be forgotten again."
+    assert house.json(*words)["unrecorded"] is True
 
 
 HOLDS = [{"segment": "node=n1/1.parquet", "events": 3}]
